@@ -1,0 +1,6 @@
+"""`python -m llamba` is the command `llamba`."""
+
+from .cli.main import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# Builds the two peers of compare.py from their source distributions, for this very CPU, each in a
+# virtual environment of its own: FOLDER/llama and FOLDER/ik. Needs a C++ compiler and cmake; takes
+# 10 to 40 minutes on two cores. An environment that is already complete is left as it is.
+set -euo pipefail
+
+if [ $# -ne 1 ]; then
+  echo "usage: $0 FOLDER" >&2
+  exit 2
+fi
+mkdir -p "$1"
+folder=$(cd "$1" && pwd)
+# The published wheels are built for an older CPU: only a build of one's own is a fair peer.
+# (-w: ik_llama.cpp's warnings alone fill 100 MB.)
+export CMAKE_ARGS="-DGGML_NATIVE=ON -DCMAKE_C_FLAGS=-w -DCMAKE_CXX_FLAGS=-w"
+
+complete() { # NAME MODULE
+  "$folder/$1/bin/python" -c "import $2" 2>/dev/null
+}
+
+build() { # NAME PIP-ARGUMENT...
+  local name=$1
+  shift
+  "${PYTHON:-python3}" -m venv "$folder/$name"
+  echo "$name: building (log: $folder/$name.log)"
+  "$folder/$name/bin/python" -m pip install --no-cache-dir --verbose "$@" \
+    >"$folder/$name.log" 2>&1 || { tail -n 20 "$folder/$name.log" >&2; exit 1; }
+}
+
+complete llama llama_cpp ||
+  build llama --no-binary llama-cpp-python llama-cpp-python==0.3.36
+
+if ! complete ik ik_llama_cpp; then
+  # This source distribution lacks one file of its build, the script that writes the version's
+  # constants into build-info.cpp; without it the build stops half way.
+  source=$folder/ik-source
+  rm -rf "$source"
+  mkdir -p "$source"
+  "${PYTHON:-python3}" -m venv "$folder/ik"
+  "$folder/ik/bin/python" -m pip download --no-deps --no-binary ik-llama-cpp-python \
+    --dest "$source" ik-llama-cpp-python==0.1.5
+  tar -xzf "$source"/*.tar.gz -C "$source" --strip-components 1
+  common=$source/vendor/ik_llama.cpp/common
+  if [ ! -e "$common/cmake/build-info-gen-cpp.cmake" ]; then
+    mkdir -p "$common/cmake"
+    cat >"$common/cmake/build-info-gen-cpp.cmake" <<'END'
+set(BUILD_NUMBER 0)
+set(BUILD_COMMIT "sdist")
+set(BUILD_COMPILER "${CMAKE_C_COMPILER_ID} ${CMAKE_C_COMPILER_VERSION}")
+set(BUILD_TARGET "native")
+configure_file(common/build-info.cpp.in common/build-info.cpp)
+END
+  fi
+  build ik "$source"
+fi
+
+complete llama llama_cpp && complete ik ik_llama_cpp
+echo "peers are ready in $folder"

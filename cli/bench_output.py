@@ -1,0 +1,123 @@
+"""The forms in which `llamba bench` writes its rows: llama-bench's md, json, jsonl and csv."""
+
+import csv
+import sys
+from typing import TYPE_CHECKING, Any, Protocol
+
+import click
+
+from .console import print_json
+
+if TYPE_CHECKING:
+    from .measure import Test
+
+
+class Writer(Protocol):
+    """Takes the rows one by one."""
+
+    def write(self, row: dict[str, Any], test: "Test") -> None:
+        """One more row."""
+
+    def close(self) -> None:
+        """That was the last."""
+
+
+class Markdown:
+    """llama-bench's table, a row as soon as it is measured."""
+
+    columns = ("model", "size", "params", "threads", "test", "t/s")
+    widths = (30, 10, 10, 7, 15, 20)
+
+    def __init__(self) -> None:
+        self.begun = False
+
+    def write(self, row: dict[str, Any], test: "Test") -> None:
+        """One more row."""
+        if not self.begun:
+            self._line(self.columns)
+            click.echo(
+                "|"
+                + "|".join(
+                    " " + "-" * (width - 1) + (" " if i == 0 else ":") + ("" if i else " ")
+                    for i, width in enumerate(self.widths)
+                )
+                + "|"
+            )
+            self.begun = True
+        params = row["model_n_params"]
+        mib = row["model_size"] / 2**20
+        self._line(
+            (
+                row["model_type"],
+                f"{mib / 1024:.2f} GiB" if mib >= 1024 else f"{mib:.2f} MiB",
+                f"{params / 1e9:.2f} B" if params >= 1e9 else f"{params / 1e6:.2f} M",
+                str(row["n_threads"]),
+                test.name,
+                f"{row['avg_ts']:.2f} ± {row['stddev_ts']:.2f}",
+            )
+        )
+
+    def _line(self, cells: tuple[str, ...]) -> None:
+        shown = (
+            cell.rjust(width) if i else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(cells, self.widths, strict=True))
+        )
+        click.echo("| " + " | ".join(shown) + " |")
+        sys.stdout.flush()
+
+    def close(self) -> None:
+        """Nothing is left to write."""
+
+
+class Json:
+    """One list at the end."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+
+    def write(self, row: dict[str, Any], test: "Test") -> None:
+        """One more row."""
+        self.rows.append(row)
+
+    def close(self) -> None:
+        """Writes them."""
+        print_json(self.rows)
+
+
+class JsonLines:
+    """One object a line, as soon as it is measured."""
+
+    def write(self, row: dict[str, Any], test: "Test") -> None:
+        """One more row."""
+        print_json(row)
+        sys.stdout.flush()
+
+    def close(self) -> None:
+        """Nothing is left to write."""
+
+
+class Csv:
+    """Comma separated, with a head; the samples are left out as in llama-bench."""
+
+    def __init__(self) -> None:
+        self.writer: Any = None
+
+    def write(self, row: dict[str, Any], test: "Test") -> None:
+        """One more row."""
+        row = {name: value for name, value in row.items() if not isinstance(value, list)}
+        if self.writer is None:
+            self.writer = csv.DictWriter(sys.stdout, list(row), lineterminator="\n")
+            self.writer.writeheader()
+        self.writer.writerow(row)
+        sys.stdout.flush()
+
+    def close(self) -> None:
+        """Nothing is left to write."""
+
+
+WRITERS: "dict[str, type[Writer]]" = {
+    "md": Markdown,
+    "json": Json,
+    "jsonl": JsonLines,
+    "csv": Csv,
+}

@@ -1,0 +1,49 @@
+"""From the name that a user types to a model that is ready."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .console import progress, show_warnings
+from .options import EngineOptions
+
+if TYPE_CHECKING:
+    from ..models.gguf import GGUFFile
+    from ..models.tokenizer import Tokenizer
+    from ..runtime.llm import LLM
+
+
+def find(name: str) -> Path:
+    """The model's file; fetched, with progress, when it is not there yet.
+
+    Raises ModelNotFoundError, DownloadError.
+    """
+    from ..models import store
+
+    show_warnings()
+    with progress(f"fetching {name}", in_bytes=True) as update:
+        return store.resolve(name, progress=update)
+
+
+def open_llm(name: str, options: EngineOptions) -> "LLM":
+    """The model, ready to generate; shows what takes long on stderr."""
+    path = find(name)
+    from ..runtime.llm import LLM
+
+    with progress("compiling kernels for this CPU, once") as update:
+        return LLM(path, progress=update, **options.given())
+
+
+def open_file(name: str) -> "GGUFFile":
+    """The model's container."""
+    path = find(name)
+    from ..models.gguf import GGUFFile
+
+    return GGUFFile.open(path)
+
+
+def open_tokenizer(name: str) -> "Tokenizer":
+    """The model's tokenizer; vocabulary-only files will do."""
+    path = find(name)
+    from ..models.tokenizer import Tokenizer
+
+    return Tokenizer.from_file(path)

@@ -1,0 +1,137 @@
+"""The command `llamba`: a group that imports each command only when it is called."""
+
+import importlib
+import io
+import os
+import sys
+from typing import Any
+
+import click
+
+from .. import __version__
+from ..errors import LlambaError
+
+# name -> its line in `llamba --help`. Kept here so that the help needs no command's imports;
+# the module has the command's name and holds a click command called `command`.
+COMMANDS = {
+    "run": "Answer one prompt, streamed to the terminal.",
+    "chat": "Talk with a model.",
+    "pull": "Fetch a model into the cache.",
+    "list": "Show the models in the cache.",
+    "rm": "Delete a model from the cache.",
+    "show": "Show what is in a model file and what it needs.",
+    "tokenize": "Show the tokens of a text.",
+    "bench": "Measure prefill and decode speed, as llama-bench does.",
+    "doctor": "Show what llamba found on this machine.",
+}
+
+EPILOG = """\b
+MODEL is a .gguf file, a folder with one, a name from the catalogue, or hf:OWNER/REPO[:QUANT].
+Shell completion: eval "$(_LLAMBA_COMPLETE=bash_source llamba)"   (or zsh_source, fish_source)
+"""
+
+INTERRUPTED = 130  # 128 + SIGINT
+BROKEN_PIPE = 141  # 128 + SIGPIPE: what a program that was told nothing would die of
+
+
+class LlambaGroup(click.Group):
+    """Imports commands late and turns errors into one line and an exit code."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command's module is imported here and nowhere else."""
+        if cmd_name not in COMMANDS:
+            return None
+        return importlib.import_module(f".{cmd_name}", __package__).command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does, with the near matches that click looks for only in loaded commands."""
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            import difflib
+
+            near = difflib.get_close_matches(name, COMMANDS, n=2)
+            hint = f"did you mean {' or '.join(near)}?" if near else "see llamba --help"
+            ctx.fail(f"no command {name!r}: {hint}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """From the table, so that `--help` imports nothing."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Runs the command; every error leaves as one line on stderr and an exit code."""
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+            return result
+        except click.ClickException as error:
+            # Usage errors of a sub-command: click's own lines, here so that the code is 2 for all.
+            error.show()
+            raise click.exceptions.Exit(error.exit_code) from None
+        except (click.exceptions.Exit, click.Abort):
+            raise
+        except BaseException as error:
+            raise click.exceptions.Exit(report(error)) from None
+
+
+def report(error: BaseException) -> int:
+    """Tell the user about `error` in one line on stderr; returns the exit code."""
+    if isinstance(error, SystemExit):
+        raise error
+    if os.environ.get("LLAMBA_DEBUG") and not isinstance(error, BrokenPipeError):
+        import traceback
+
+        traceback.print_exception(error)
+    if isinstance(error, KeyboardInterrupt):
+        click.echo(err=True)  # closes the line of the terminal's ^C
+        return INTERRUPTED
+    if isinstance(error, BrokenPipeError):
+        # The reader left (`| head -1`). Python would complain again when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return BROKEN_PIPE
+    from .console import fail
+
+    if isinstance(error, LlambaError):
+        fail(str(error))
+        return error.exit_code
+    what = " ".join(str(error).split())
+    what = f"{type(error).__name__}: {what}" if what else type(error).__name__
+    hint = "" if os.environ.get("LLAMBA_DEBUG") else " (LLAMBA_DEBUG=1 shows the traceback)"
+    if isinstance(error, OSError):
+        fail(f"{what}{hint}")
+    elif isinstance(error, MemoryError):
+        fail(f"not enough memory: {what}; try a smaller -c/--ctx-size or model{hint}")
+    else:
+        fail(f"unexpected {what}: this is a fault in llamba{hint}")
+    return 1
+
+
+@click.group(
+    cls=LlambaGroup,
+    epilog=EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(__version__, prog_name="llamba")
+def cli() -> None:
+    """Run local GGUF language models."""
+
+
+def main() -> None:
+    """The console script."""
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that is not UTF-8 shows ? for what it can't, instead of ending the answer.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    try:
+        cli.main(prog_name="llamba")
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError as error:
+        sys.exit(report(error))

@@ -1,0 +1,176 @@
+"""The options that `run` and `chat` share, under the names that llama.cpp's users know."""
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from ..errors import InvalidParameterError
+
+if TYPE_CHECKING:
+    from ..runtime.request import SamplingParams
+
+DEFAULT_MODEL = "smollm2"
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """What the engine is told; None leaves its default."""
+
+    num_threads: int | None = None
+    context_length: int | None = None
+    activations: str | None = None
+    chat_template: str | None = None
+
+    def given(self) -> dict[str, Any]:
+        """The fields that the user set, as keyword arguments of LLM."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+# (field of SamplingParams, flags, type, help with llama.cpp's default). The defaults themselves
+# live in SamplingParams: an option that is not given is not passed. A test compares the texts.
+SAMPLING: tuple[tuple[str, tuple[str, ...], Any, str], ...] = (
+    ("temperature", ("--temp", "--temperature"), float, "0 takes the likeliest token [0.8]"),
+    ("top_k", ("--top-k",), int, "keep the K likeliest tokens; 0 = off [40]"),
+    ("top_p", ("--top-p",), float, "keep the tokens that make up P; 1 = off [0.95]"),
+    ("min_p", ("--min-p",), float, "drop tokens under P of the likeliest; 0 = off [0.05]"),
+    ("typical_p", ("--typical", "--typical-p"), float, "locally typical; 1 = off [1.0]"),
+    ("top_n_sigma", ("--top-nsigma", "--top-n-sigma"), float, "-1 = off [-1.0]"),
+    ("repeat_penalty", ("--repeat-penalty",), float, "1 = off [1.0]"),
+    ("repeat_last_n", ("--repeat-last-n",), int, "0 = off, -1 = all of the context [64]"),
+    ("presence_penalty", ("--presence-penalty",), float, "0 = off [0.0]"),
+    ("frequency_penalty", ("--frequency-penalty",), float, "0 = off [0.0]"),
+    ("dry_multiplier", ("--dry-multiplier",), float, "DRY, against repeats; 0 = off [0.0]"),
+    ("dry_base", ("--dry-base",), float, "[1.75]"),
+    ("dry_allowed_length", ("--dry-allowed-length",), int, "[2]"),
+    ("dry_penalty_last_n", ("--dry-penalty-last-n",), int, "0 = off, -1 = context [64]"),
+    ("xtc_probability", ("--xtc-probability",), float, "0 = off [0.0]"),
+    ("xtc_threshold", ("--xtc-threshold",), float, "over 0.5 = off [0.1]"),
+    ("seed", ("-s", "--seed"), int, "-1 = another one each time [-1]"),
+    ("max_tokens", ("-n", "--max-tokens", "--n-predict"), int, "-1 = up to the context [-1]"),
+)
+
+
+def sampling_options(command: _F) -> _F:
+    """Adds the sampling options; the command gets them as **sampling for `sampling_params`."""
+    lists: tuple[tuple[tuple[str, ...], str, str, str], ...] = (
+        (
+            ("-r", "--stop", "--reverse-prompt"),
+            "stop",
+            "TEXT",
+            "stop before this text; \\n is a line end; repeatable",
+        ),
+        (("-l", "--logit-bias"), "logit_bias", "ID(+/-)BIAS", "such as 15043+1 or 15043-inf"),
+        (
+            ("--dry-sequence-breaker",),
+            "dry_sequence_breakers",
+            "TEXT",
+            "what ends a repeat for DRY, or none",
+        ),
+    )
+    command = click.option(
+        "--ignore-eos", is_flag=True, default=None, help="Go on after the model's end of answer."
+    )(command)
+    for flags, name, metavar, text in reversed(lists):
+        command = click.option(*flags, name, multiple=True, metavar=metavar, help=text)(command)
+    for name, flags, kind, text in reversed(SAMPLING):
+        command = click.option(*flags, name, type=kind, help=text)(command)
+    return command
+
+
+def engine_options(command: _F) -> _F:
+    """Adds the options about the model as a whole; `engine_from` takes them out again."""
+    for option in reversed(
+        (
+            click.option("-t", "--threads", type=int, help="[the physical cores we may use]"),
+            click.option(
+                "-c",
+                "--ctx-size",
+                "--context-length",
+                type=int,
+                help="Tokens of context, prompt and answer together [the model's, up to 8192].",
+            ),
+            click.option(
+                "--activations",
+                type=click.Choice(["int8", "float32"]),
+                help="float32 is exact and slow [int8]",
+            ),
+            click.option("--chat-template", metavar="TEXT", help="Instead of the model's own."),
+            click.option(
+                "--chat-template-file", type=click.Path(exists=True, dir_okay=False, path_type=Path)
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def engine_from(options: dict[str, Any]) -> EngineOptions:
+    """Takes the engine's options out of a command's keyword arguments."""
+    template, file = options.pop("chat_template"), options.pop("chat_template_file")
+    if template is None and file is not None:
+        template = file.read_text(encoding="utf-8")
+    return EngineOptions(
+        num_threads=options.pop("threads"),
+        context_length=options.pop("ctx_size"),
+        activations=options.pop("activations"),
+        chat_template=template,
+    )
+
+
+def sampling_params(options: dict[str, Any]) -> "SamplingParams":
+    """SamplingParams from the options that were given. Raises InvalidParameterError."""
+    from ..runtime.request import SamplingParams
+
+    return SamplingParams(**sampling_values(options))
+
+
+def sampling_values(options: dict[str, Any]) -> dict[str, Any]:
+    """The given options as SamplingParams' fields: -1 is None, texts unescaped, biases parsed."""
+    given = {name: value for name, value in options.items() if value not in (None, ())}
+    for name in ("seed", "max_tokens"):
+        if given.get(name) == -1:
+            del given[name]
+    if "stop" in given:
+        given["stop"] = [unescape(text) for text in given["stop"]]
+    if "dry_sequence_breakers" in given:
+        texts = given["dry_sequence_breakers"]
+        given["dry_sequence_breakers"] = (
+            [] if texts == ("none",) else [unescape(text) for text in texts]
+        )
+    if "logit_bias" in given:
+        given["logit_bias"] = dict(parse_logit_bias(text) for text in given["logit_bias"])
+    return given
+
+
+_ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\", '"': '"', "'": "'"}
+
+
+def unescape(text: str) -> str:
+    r"""`\n`, `\t`, `\r`, `\\` and quotes as in llama.cpp; other backslashes stay."""
+    return re.sub(r"\\(.)", lambda m: _ESCAPES.get(m[1], m[0]), text, flags=re.DOTALL)
+
+
+def parse_logit_bias(text: str) -> tuple[int, float]:
+    """`15043+1`, `15043-1`, `15043-inf`, and `15043=-1` or `15043=false` (never sampled)."""
+    match = re.fullmatch(r"\s*(\d+)\s*(?:[=:]\s*([^\s].*)|([+-].+))\s*", text)
+    try:
+        if match is None:
+            raise ValueError
+        value = match[2] or match[3]
+        bias = -math.inf if value == "false" else float(value)
+        if math.isnan(bias):
+            raise ValueError
+    except ValueError:
+        raise InvalidParameterError(
+            f"--logit-bias {text!r}: write TOKEN_ID+BIAS or TOKEN_ID-BIAS, such as 15043+1 or "
+            "15043-inf"
+        ) from None
+    return int(match[1]), bias

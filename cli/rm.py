@@ -1,0 +1,20 @@
+"""`llamba rm`: a model out of the cache."""
+
+import click
+
+from .console import note, print_json
+
+
+@click.command("rm")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def command(names: tuple[str, ...], as_json: bool) -> None:
+    """Delete a model from the cache. Files elsewhere are never touched."""
+    from ..models import store
+
+    for name in names:
+        store.remove(name)
+        if not as_json:
+            note(f"{name} is removed")
+    if as_json:
+        print_json({"removed": list(names)})

@@ -1,0 +1,116 @@
+"""`llamba run`: one prompt, one answer."""
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from . import loading
+from .answer import Interrupt, collect, stats_line
+from .console import note, print_json
+from .main import INTERRUPTED
+from .options import engine_from, engine_options, sampling_options, sampling_params
+from .prompt import assemble, split
+
+
+@click.command("run")
+@click.argument("arguments", nargs=-1, metavar="[MODEL] PROMPT...")
+@click.option("-m", "--model", metavar="MODEL", help="Then all arguments are the prompt.")
+@click.option(
+    "-f",
+    "--file",
+    "files",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Append a file to the prompt; repeatable.",
+)
+@click.option("-sys", "--system", metavar="TEXT", help="System message.")
+@click.option("--raw", is_flag=True, help="Continue the prompt as it is, without a chat template.")
+@click.option("--stats/--no-stats", help="Show speeds on stderr.")
+@click.option("-v", "--verbose", is_flag=True, help="Show the model and speeds on stderr.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, when the answer is done.")
+@engine_options
+@sampling_options
+def command(
+    arguments: tuple[str, ...],
+    model: str | None,
+    files: tuple[Path, ...],
+    system: str | None,
+    raw: bool,
+    stats: bool,
+    verbose: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Answer one prompt, streamed to the terminal.
+
+    \b
+      llamba run "Why is the sky blue?"
+      llamba run smollm2 "Hi"          llamba run hf:owner/repo:Q4_K_M "Hi"
+      llamba run ./model.gguf "Hi"     git diff | llamba run "Describe this change:"
+
+    The first argument is MODEL when it is a .gguf path, a folder with one, hf:..., or a name from
+    `llamba list`; or when exactly one quoted prompt follows it. Everything else is the prompt, for
+    the default model smollm2. -m says it outright.
+
+    The prompt is followed by the files of -f and by what comes through a pipe; `-` waits for stdin.
+    Only the answer goes to stdout.
+    """
+    started = time.monotonic()
+    engine = engine_from(options)
+    question = split(arguments, model)
+    params = sampling_params(options)
+    nothing = not question.text.strip() and not files
+    # With nothing to say yet, the prompt (or the error) comes first; else stdin gets the load time.
+    prompt = assemble(question, files, started=started, raw=raw) if nothing else None
+    llm = loading.open_llm(question.model, engine)
+    try:
+        if prompt is None:
+            prompt = assemble(question, files, started=started, raw=raw)
+        if verbose:
+            note(f"model {question.model}, context {llm.context_length} tokens")
+        if not raw and llm.chat_template is None:
+            note(f"{question.model} has no chat template: it continues the prompt as it is (--raw)")
+            raw = True
+        if raw and system:
+            note("--system is left out: without a chat template there is no system message")
+
+        def write(text: str) -> None:
+            if not as_json:
+                sys.stdout.write(text)
+                sys.stdout.flush()
+
+        with Interrupt() as interrupt:
+            if raw:
+                stream = llm.generate(prompt, params, stream=True)
+            else:
+                messages = [{"role": "system", "content": system}] if system else []
+                messages.append({"role": "user", "content": prompt})
+                stream = llm.chat(messages, params, stream=True)
+            answer = collect(stream, write, interrupt)
+        if as_json:
+            print_json(
+                {
+                    "model": question.model,
+                    "text": answer.text,
+                    "finish_reason": answer.finish_reason,
+                    "seed": answer.seed,
+                    "num_prompt_tokens": answer.num_prompt_tokens,
+                    "num_tokens": len(answer.token_ids),
+                    "token_ids": answer.token_ids,
+                    "timings": answer.timings,
+                }
+            )
+        elif answer.text and not answer.text.endswith("\n"):
+            write("\n")
+        if stats or verbose:
+            note(stats_line(answer))
+        full = answer.num_prompt_tokens + len(answer.token_ids) >= llm.context_length
+        if answer.finish_reason == "length" and full:
+            note(f"the answer was cut: the context of {llm.context_length} tokens is full (-c)")
+    finally:
+        llm.close()
+    if answer.finish_reason == "abort":
+        raise SystemExit(INTERRUPTED)

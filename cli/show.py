@@ -1,0 +1,171 @@
+"""`llamba show`: what is in a model file, and what running it needs."""
+
+from collections import Counter
+from collections.abc import Mapping
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..errors import LlambaError
+from . import loading
+from .console import note, print_json, print_table, size
+
+if TYPE_CHECKING:
+    from ..models.gguf import GGUFFile
+
+MAX_VALUE_LEN = 80
+MAX_TOKENS = 512  # tokens a step, the engine's default: the arena is sized by it
+
+
+@click.command("show")
+@click.argument("model", metavar="MODEL")
+@click.option("-c", "--ctx-size", "--context-length", type=int, help="Memory for this context.")
+@click.option("--tensors", is_flag=True, help="List every tensor.")
+@click.option("--template", is_flag=True, help="Print the chat template, nothing else.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def command(model: str, ctx_size: int | None, tensors: bool, template: bool, as_json: bool) -> None:
+    """Show what is in a model file and what it needs."""
+    with loading.open_file(model) as gguf:
+        if template:
+            text = gguf.metadata.get("tokenizer.chat_template")
+            if text is None:
+                note(f"{model} has no chat template")
+                raise SystemExit(1)
+            print_json(text) if as_json else click.echo(text)
+            return
+        value = describe(gguf, ctx_size)
+        if as_json:
+            value["tensors"] = _tensors(gguf)
+            print_json(value)
+        else:
+            _print(value, _tensors(gguf) if tensors else [])
+
+
+def describe(gguf: "GGUFFile", context_length: int | None = None) -> dict[str, Any]:
+    """All of it but the single tensors, as values for JSON."""
+    types: Counter[str] = Counter()
+    num_bytes: Counter[str] = Counter()
+    for tensor in gguf.tensors.values():
+        name = tensor.type_name
+        types[name] += 1
+        num_bytes[name] += tensor.num_bytes
+    metadata = gguf.metadata
+    architecture = metadata.get("general.architecture")
+    return {
+        "path": str(gguf.path),
+        "name": metadata.get("general.name"),
+        "architecture": architecture,
+        "num_bytes": gguf.num_bytes,
+        "num_parameters": sum(prod(t.shape) for t in gguf.tensors.values()),
+        "context_length": metadata.get(f"{architecture}.context_length"),
+        "vocab_size": _array_len(gguf, "tokenizer.ggml.tokens"),
+        "has_chat_template": "tokenizer.chat_template" in metadata,
+        "tensor_types": {
+            name: {"count": count, "num_bytes": num_bytes[name]}
+            for name, count in types.most_common()
+        },
+        **_needs(gguf, context_length),
+        "metadata": {key: _shown(gguf, metadata, key) for key in metadata},
+    }
+
+
+def _needs(gguf: "GGUFFile", context_length: int | None) -> dict[str, Any]:
+    """The memory that running takes, or why the model can't be run."""
+    try:
+        from ..models.weights import Weights
+        from ..runtime.batch import PAGE_SIZE
+        from ..runtime.cache import arena_bytes, kv_bytes_per_page
+        from ..runtime.config import DEFAULT_CONTEXT_LENGTH
+
+        numbers = Weights.open(gguf).hyperparameters
+    except LlambaError as error:
+        return {"runs": False, "why_not": str(error)}
+    length = context_length or min(numbers.context_length, DEFAULT_CONTEXT_LENGTH)
+    num_pages = -(-length // PAGE_SIZE)
+    return {
+        "runs": True,
+        "memory": {
+            "context_length": length,
+            "weights_mapped": sum(t.num_bytes for t in gguf.tensors.values()),
+            "kv_cache": num_pages * kv_bytes_per_page(numbers),
+            "arena": arena_bytes(numbers, MAX_TOKENS),
+        },
+    }
+
+
+def _array_len(gguf: "GGUFFile", key: str) -> int | None:
+    return gguf.array_len(key) if key in gguf.metadata else None
+
+
+def _shown(gguf: "GGUFFile", metadata: Mapping[str, Any], key: str) -> Any:
+    """A value as it is; of a long array how long it is (a vocabulary has 262,144 entries)."""
+    count = gguf.array_len(key)
+    if count is not None and count > 16:
+        return f"[{count} items]"
+    return metadata[key]
+
+
+def _tensors(gguf: "GGUFFile") -> list[dict[str, Any]]:
+    return [
+        {
+            "name": tensor.name,
+            "type": tensor.type_name,
+            "shape": list(tensor.shape),
+            "num_bytes": tensor.num_bytes,
+        }
+        for tensor in gguf.tensors.values()
+    ]
+
+
+def _count(number: int) -> str:
+    return f"{number / 1e9:.2f} B" if number >= 1e9 else f"{number / 1e6:.1f} M"
+
+
+def _print(value: dict[str, Any], tensors: list[dict[str, Any]]) -> None:
+    memory = value.get("memory")
+    parameters = value["num_parameters"]
+    rows = [
+        ("model", value["name"] or "-"),
+        ("path", value["path"]),
+        ("architecture", value["architecture"] or "-"),
+        ("parameters", _count(parameters)),
+        ("size", size(value["num_bytes"])),
+        ("context", f"{value['context_length'] or '-'} tokens"),
+        ("vocabulary", f"{value['vocab_size'] or '-'} tokens"),
+        ("chat template", "yes" if value["has_chat_template"] else "no"),
+        (
+            "tensors",
+            ", ".join(
+                f"{name} x{of['count']} ({size(of['num_bytes'])})"
+                for name, of in value["tensor_types"].items()
+            ),
+        ),
+        ("runs here", "yes" if value["runs"] else f"no: {value['why_not']}"),
+    ]
+    if memory:
+        own = memory["kv_cache"] + memory["arena"]
+        rows.append(
+            (
+                "memory",
+                f"{size(memory['weights_mapped'])} weights, mapped and shared + {size(own)} own "
+                f"(KV cache {size(memory['kv_cache'])} for {memory['context_length']} tokens, "
+                f"arena {size(memory['arena'])})",
+            )
+        )
+    for name, text in rows:
+        click.echo(f"{name:14} {text}")
+    click.echo()
+    for key, item in value["metadata"].items():
+        text = str(item).replace("\n", "\\n")
+        click.echo(f"{key} = {text[:MAX_VALUE_LEN]}{'...' if len(text) > MAX_VALUE_LEN else ''}")
+    if tensors:
+        click.echo()
+        print_table(
+            ("TENSOR", "TYPE", "SHAPE", "SIZE"),
+            [
+                (t["name"], t["type"], " x ".join(map(str, t["shape"])), size(t["num_bytes"]))
+                for t in tensors
+            ],
+            right="  rr",
+        )

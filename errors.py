@@ -1,0 +1,81 @@
+"""The one error tree. Edges translate by type: the terminal to one line and `exit_code`.
+
+LlambaError
+├── ModelError               something about a model file or name
+│   ├── ModelNotFoundError     no such path, name or repository
+│   ├── InvalidModelFileError  the bytes are not a sound GGUF file
+│   ├── UnsupportedModelError  sound, but of a kind that is not run (architecture, format, tokenizer)
+│   └── DownloadError          a pull failed: network, checksum, disk
+├── RequestError             something about what was asked
+│   ├── InvalidParameterError  a sampling or engine parameter out of its range
+│   ├── ContextLengthError     more tokens than the context holds
+│   └── ChatTemplateError      the template is invalid or refused these messages
+└── ResourceError            the machine does not have what is needed (memory, threads, device)
+    └── KernelError            a kernel could not be compiled or loaded for this CPU
+"""
+
+
+class LlambaError(Exception):
+    """Base of every error that llamba raises on purpose; the message says what, which value, what to do."""
+
+    exit_code = 1
+
+    def __str__(self) -> str:
+        """Never empty: an error without a message shows at least its class (PAINS P16)."""
+        return super().__str__() or type(self).__name__
+
+
+class ModelError(LlambaError):
+    """Something about a model file or a model's name."""
+
+
+class ModelNotFoundError(ModelError):
+    """No such path, catalogue name or repository."""
+
+    exit_code = 3
+
+
+class InvalidModelFileError(ModelError):
+    """The bytes are not a sound GGUF file."""
+
+    exit_code = 4
+
+
+class UnsupportedModelError(ModelError):
+    """A sound file of a kind that is not run: architecture, tensor format or tokenizer."""
+
+    exit_code = 5
+
+
+class DownloadError(ModelError):
+    """A pull failed: network, checksum or disk."""
+
+    exit_code = 6
+
+
+class RequestError(LlambaError):
+    """Something about what was asked."""
+
+    exit_code = 2
+
+
+class InvalidParameterError(RequestError):
+    """A sampling or engine parameter is out of its range."""
+
+
+class ContextLengthError(RequestError):
+    """The prompt and what is to be generated need more tokens than the context holds."""
+
+
+class ChatTemplateError(RequestError):
+    """The chat template is invalid, too expensive, or refused these messages."""
+
+
+class ResourceError(LlambaError):
+    """The machine does not have what is needed."""
+
+    exit_code = 7
+
+
+class KernelError(ResourceError):
+    """A kernel could not be compiled or loaded for this CPU."""

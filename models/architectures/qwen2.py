@@ -1,0 +1,5 @@
+"""Qwen2 and Qwen2.5: biases on q, k and v, rotation by halves."""
+
+from ..architecture import Activation, Architecture, Rope
+
+ARCHITECTURE = Architecture(name="qwen2", rope=Rope.NEOX, activation=Activation.SILU, qkv_bias=True)

@@ -1,0 +1,201 @@
+"""Tokenizer: the front door of text, the same for every kind of vocabulary."""
+
+import threading
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol, Self
+
+from ...errors import UnsupportedModelError
+from ..gguf import GGUFFile
+from .bpe import BYTE_OF_CHAR, BytePairEncoder
+from .pretokenize import PreTokenizer
+from .special import Guard, SpecialTokens
+from .spm import ScoreEncoder
+from .stream import StreamDecoder
+from .vocab import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED, Container, Vocabulary
+
+_KINDS = {"llama": "SPM", "gpt2": "BPE", "gemma4": "BPE"}
+_LATER = {"bert": "WPM (BERT)", "t5": "UGM (T5)", "rwkv": "RWKV", "plamo2": "PLaMo 2"}
+
+
+class _Encoder(Protocol):
+    def encode(self, text: str) -> list[int]: ...
+
+
+class Tokenizer:
+    """Text to token ids and back. Immutable after construction; every method is thread-safe.
+
+    vocab_size: int. bos_id, eos_id, eot_id, eom_id, unk_id, pad_id: int, or None where the file
+    has none. add_bos, add_eos: whether `encode` adds them. stop_ids: every id that ends a turn.
+    """
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        kind = _KINDS.get(vocabulary.model)
+        if kind is None:
+            raise UnsupportedModelError(
+                f"tokenizers of the kind {vocabulary.model!r}"
+                + (f", {_LATER[vocabulary.model]}," if vocabulary.model in _LATER else "")
+                + f" are not supported; these are: {', '.join(sorted(_KINDS))}"
+            )
+        self.vocabulary = vocabulary
+        self.vocab_size: int = vocabulary.size
+        self.bos_id, self.eos_id = vocabulary.bos_id, vocabulary.eos_id
+        self.eot_id, self.eom_id = vocabulary.eot_id, vocabulary.eom_id
+        self.unk_id, self.pad_id = vocabulary.unk_id, vocabulary.pad_id
+        self.stop_ids: frozenset[int] = vocabulary.stop_ids
+        self._spm = kind == "SPM"
+        self._pre = None
+        if not self._spm:
+            self._pre = PreTokenizer("gemma4" if vocabulary.model == "gemma4" else vocabulary.pre)
+        add_bos = self._spm or (self._pre is not None and self._pre.rules.add_bos)
+        # gemma4's own file says false, and the model needs it all the same.
+        forced = self._pre is not None and self._pre.raw_text and add_bos
+        self.add_bos: bool = self.bos_id is not None and (
+            forced or vocabulary.flag("add_bos_token", add_bos)
+        )
+        self.add_eos: bool = self.eos_id is not None and vocabulary.flag("add_eos_token", False)
+        self._space_prefix = self._spm and vocabulary.flag("add_space_prefix", True)
+        self._lock = threading.Lock()
+        self._encoder_and_special: tuple[_Encoder, SpecialTokens] | None = None
+        self._bytes: dict[int, bytes] = {}
+        self._warned_double_bos = False
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> Self:
+        """The tokenizer of a GGUF file, which may hold a vocabulary and nothing else."""
+        with GGUFFile.open(path) as gguf:
+            return cls.from_gguf(gguf)
+
+    @classmethod
+    def from_gguf(cls, gguf: Container) -> Self:
+        """The tokenizer of an open GGUF file.
+
+        UnsupportedModelError: a kind of vocabulary that is not run. InvalidModelFileError: a
+        vocabulary that contradicts itself.
+        """
+        return cls(Vocabulary(gguf))
+
+    def _ready(self) -> tuple[_Encoder, SpecialTokens]:
+        """What encoding needs, made on first use: decoding alone should not wait for it."""
+        with self._lock:
+            if self._encoder_and_special is None:
+                if self._pre is None:
+                    encoder: _Encoder = ScoreEncoder(self.vocabulary)
+                else:
+                    encoder = BytePairEncoder(self.vocabulary, self._pre)
+                self._encoder_and_special = encoder, SpecialTokens(self.vocabulary)
+            return self._encoder_and_special
+
+    def encode(
+        self,
+        text: str,
+        *,
+        add_special: bool = True,
+        parse_special: bool = False,
+        guards: Sequence[Guard] = (),
+    ) -> list[int]:
+        """The ids of a text; equal to llama.cpp's.
+
+        add_special: put BOS first and EOS last, where the model wants them. parse_special: the
+        texts of control tokens become those tokens; user-defined tokens are always matched.
+        guards: (start, end, ids): no stretch that touches text[start:end] becomes one of `ids`.
+        """
+        encoder, special = self._ready()
+        text = _well_formed(text)
+        ids: list[int] = []
+        if add_special and self.add_bos and self.bos_id is not None:
+            ids.append(self.bos_id)
+        after_special = True
+        for piece in special.partition(text, parse_special, guards):
+            if isinstance(piece, int):
+                ids.append(piece)
+                after_special = True
+                continue
+            plain = text[piece[0] : piece[1]]
+            if self._spm:
+                # SentencePiece's dummy prefix, after each special token as well (llama.cpp's rule)
+                plain = (" " + plain if self._space_prefix and after_special else plain).replace(
+                    " ", "▁"
+                )
+            ids += encoder.encode(plain)
+            after_special = False
+        if add_special and self.add_eos and self.eos_id is not None:
+            ids.append(self.eos_id)
+        if add_special and self.add_bos and ids[1:2] == [self.bos_id]:
+            self._warn_double_bos()
+        return ids
+
+    def _warn_double_bos(self) -> None:
+        """Once a tokenizer: the caller is obeyed, but hears of it (PAINS P20)."""
+        if not self._warned_double_bos:
+            self._warned_double_bos = True
+            warnings.warn(
+                "the prompt starts with a BOS token already and the model's settings add another; "
+                "leave it out of the text or pass add_special=False",
+                stacklevel=3,
+            )
+
+    def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
+        """The text of some ids; bytes that are no UTF-8 become U+FFFD.
+
+        skip_special: leave control tokens out. The space that SentencePiece models put before a
+        text is part of their first token's text and kept, since ids may continue another text.
+        """
+        pieces = self._piece if not skip_special else self.token_bytes
+        return b"".join([pieces(int(token_id)) for token_id in ids]).decode("utf-8", "replace")
+
+    def stream(self, *, skip_special: bool = True) -> StreamDecoder:
+        """A decoder for ids that arrive one at a time."""
+        return StreamDecoder(self.token_bytes if skip_special else self._piece)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes that a token stands for; b"" for control tokens. IndexError: no such id."""
+        known = self._bytes.get(token_id)
+        if known is None:
+            special = self._attr(token_id) & (CONTROL | UNKNOWN)
+            known = self._bytes[token_id] = b"" if special else self._piece(token_id)
+        return known
+
+    def token_text(self, token_id: int) -> str:
+        """The vocabulary's own text of a token, for display. IndexError: no such id."""
+        self._attr(token_id)
+        return self.vocabulary.texts[token_id].encode("utf-8", "surrogateescape").decode(
+            "utf-8", "replace"
+        )
+
+    def _attr(self, token_id: int) -> int:
+        if not 0 <= token_id < self.vocab_size:
+            raise IndexError(f"token {token_id} is outside the vocabulary of {self.vocab_size}")
+        return int(self.vocabulary.attrs[token_id])
+
+    def _piece(self, token_id: int) -> bytes:
+        """The bytes of a token, those of control tokens included."""
+        attr = self._attr(token_id)
+        text = self.vocabulary.texts[token_id]
+        if attr & (CONTROL | UNKNOWN | USER_DEFINED):
+            return text.encode("utf-8", "surrogateescape")
+        if attr & NORMAL:
+            if self._spm or (self._pre is not None and self._pre.raw_text):
+                return text.replace("▁", " ").encode("utf-8", "surrogateescape")
+            return b"".join(
+                bytes((BYTE_OF_CHAR[ord(char)],))
+                if ord(char) in BYTE_OF_CHAR
+                else char.encode("utf-8", "surrogateescape")
+                for char in text
+            )
+        if attr & BYTE:
+            try:
+                return bytes((int(text[3:5], 16),))
+            except ValueError:
+                return b""
+        return b""
+
+
+def _well_formed(text: str) -> str:
+    """The text with surrogate pairs joined and lone ones replaced: JSON can carry them."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text

@@ -1,0 +1,89 @@
+"""The worker process that compiles kernels: Numba to LLVM to an object file. Not imported by llamba."""
+
+import importlib
+import inspect
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from .jit import symbol
+
+# What object code may call outside itself: LLVM's own library calls and the yield in the barrier.
+_ALLOWED = {"memset", "memcpy", "memmove", "sched_yield"}
+
+
+def compile_kernel(kernel: str) -> bytes:
+    """The object code of one kernel, with one exported symbol: `int64 f(int64, ...)`.
+
+    Numba's own entry (status code, pointers for the result and the exception) is wrapped, all else
+    made internal and dropped, so that the object needs neither Numba nor Python.
+    """
+    import llvmlite.binding as llvm
+    from numba import types
+    from numba.core import config
+
+    module_name, function_name = kernel.split(":")
+    root = __name__.rsplit(".", 2)[0]
+    function: Any = getattr(importlib.import_module(f"{root}.{module_name}"), function_name)
+    count = len(inspect.signature(function.py_func).parameters)
+    signature = (types.int64,) * count
+    function.compile(signature)
+    compiled = function.overloads[signature]
+    arguments = ", ".join(f"i64 %a{i}" for i in range(count))
+    declared = "".join(", i64" for _ in range(count))
+    wrapper = f"""
+define i64 @{symbol(kernel)}({arguments}) {{
+  %result = alloca i64
+  %exception = alloca ptr
+  %status = call i32 @{compiled.fndesc.llvm_func_name}(ptr %result, ptr %exception, {arguments})
+  %value = load i64, ptr %result
+  ret i64 %value
+}}
+declare i32 @{compiled.fndesc.llvm_func_name}(ptr, ptr{declared})
+"""
+    module = llvm.parse_assembly(compiled.library.get_llvm_str())
+    module.link_in(llvm.parse_assembly(wrapper.replace(compiled.fndesc.llvm_func_name, f'"{compiled.fndesc.llvm_func_name}"')))
+    for value in [*module.functions, *module.global_variables]:
+        if not value.is_declaration and value.name != symbol(kernel):
+            value.linkage = llvm.Linkage.internal
+    machine = llvm.Target.from_default_triple().create_target_machine(
+        cpu=config.CPU_NAME or "",
+        features=config.CPU_FEATURES or "",
+        opt=3,
+        reloc="default",
+        codemodel="jitdefault",
+        jit=True,
+    )
+    options = llvm.create_pipeline_tuning_options(speed_level=3)
+    options.loop_vectorization = False
+    options.slp_vectorization = False
+    builder = llvm.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(module, builder)
+    foreign = [
+        f.name
+        for f in module.functions
+        if f.is_declaration and not f.name.startswith("llvm.") and f.name not in _ALLOWED
+    ]
+    if foreign:
+        raise RuntimeError(f"{kernel} calls {', '.join(foreign)}")
+    if folder := os.environ.get("LLAMBA_ASM"):  # for reading what a kernel became
+        Path(folder, f"{symbol(kernel)}.s").write_text(machine.emit_assembly(module))
+    return machine.emit_object(module)
+
+
+def main() -> None:
+    """Read kernel names from stdin, one a line; answer `ok` when its object file is in the folder."""
+    import warnings
+
+    warnings.simplefilter("ignore")
+    folder = Path(sys.argv[1])
+    for line in sys.stdin:
+        kernel = line.strip()
+        code = compile_kernel(kernel)
+        handle, name = tempfile.mkstemp(dir=folder, suffix=".tmp")
+        with os.fdopen(handle, "wb") as file:
+            file.write(code)
+        os.replace(name, folder / f"{symbol(kernel)}.o")
+        print("ok", flush=True)

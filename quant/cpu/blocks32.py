@@ -1,0 +1,200 @@
+"""What the 32-value formats share: rows of blocks as a dot product and as unpacked bytes.
+
+Weights become unsigned bytes u with w = scale * u - minimum, where the minimum is the block's own
+(Q4_1, Q5_1) or offset * scale (Q4_0, Q5_0, Q8_0). So a row's dot product with activations
+a = a_scale * q is the sum over blocks of scale * a_scale * (u . q) - minimum * a_scale * sum(q).
+
+The 4 and 5 bit formats keep elements 0-15 in the low and 16-31 in the high nibbles. Four blocks at
+once then give one vector of low and one of high parts; the activations lie in the same order
+(`PAIR16`, see activations.py), so nothing is shuffled.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from llvmlite import ir
+from numba.core import types
+
+from .simd import (
+    address,
+    dot4,
+    fma_f32x8,
+    fma_f32x16,
+    inline,
+    load,
+    load_f16,
+    load_f32x8,
+    load_f32x16,
+    load_i8x32,
+    load_i8x64,
+    make,
+    shuffle,
+    store_f32,
+    store_i8x32,
+    sum_f32x8,
+    sum_f32x16,
+    to_f32x16,
+    vec,
+    zero,
+    zero_f32x8,
+    zero_f32x16,
+)
+from .vector import F16, I16, I32, I64, constant, lanes, pointer
+
+# The orders of int8 activations within a row; see activations.py.
+NATURAL, PAIR32, PAIR16, FLOAT = 1, 2, 4, 8
+
+
+class CpuFormat(NamedTuple):
+    """One format's compiled meaning: functions to call from kernels, and what they need.
+
+    dot_row(w, groups, q, scale, sums) -> float32 of a row of `groups` * 32 weights;
+    unpack_row(w, groups, u, scale, minimum): bytes in natural order, one scale a `group`, one
+    minimum a group (written only when offset is 0).
+    """
+
+    dot_row: Any
+    unpack_row: Any
+    order: int
+    offset: int  # w = scale * (u - offset); 0: minima instead
+    group: int  # weights a scale
+    wide: bool  # u may exceed 127
+
+
+def _gather(b: ir.IRBuilder, at: Any, stride: int, count: int, kind: ir.Type, n: int) -> ir.Value:
+    """`count` little vectors <n x kind>, `stride` bytes apart, side by side."""
+    parts = [
+        b.load(pointer(b, b.add(at, ir.Constant(I64, i * stride))), align=1, typ=ir.VectorType(kind, n))
+        for i in range(count)
+    ]
+    while len(parts) > 1:
+        both = list(range(2 * parts[0].type.count))
+        parts = [lanes(b, parts[i], parts[i + 1], both) for i in range(0, len(parts), 2)]
+    return parts[0]
+
+
+def nibbles(block_bytes: int, first: int, blocks: int, high_bits: int | None) -> tuple[Any, Any]:
+    """Intrinsics (low(at), high(at)): <16 * blocks x i8> of the two halves of `blocks` blocks.
+
+    `high_bits` is the offset of the 32 fifth bits in a block, or None.
+    """
+    kind = vec("i8", 16 * blocks)
+
+    def half(which: int) -> Any:
+        def code(b: ir.IRBuilder, sig: Any, args: Any) -> ir.Value:
+            i8 = kind.llvm.element
+            at = args[0]
+            x = _gather(b, b.add(at, ir.Constant(I64, first)), block_bytes, blocks, i8, 16)
+            if which:
+                x = b.bitcast(
+                    b.lshr(b.bitcast(x, ir.VectorType(I16, 8 * blocks)), constant("i16", [4] * 8 * blocks)),
+                    kind.llvm,
+                )
+            x = b.and_(x, constant("i8", [15] * 16 * blocks))
+            if high_bits is None:
+                return x
+            bits = _gather(b, b.add(at, ir.Constant(I64, high_bits)), block_bytes, blocks, i8, 4)
+            order = [4 * k + 2 * which + j // 8 for k in range(blocks) for j in range(16)]
+            spread = lanes(b, bits, bits, order)
+            single = constant("i8", [1 << (j % 8) for j in range(16)] * blocks)
+            on = b.icmp_unsigned("!=", b.and_(spread, single), ir.Constant(kind.llvm, None))
+            return b.select(on, b.or_(x, constant("i8", [16] * 16 * blocks)), x)
+
+        return make(f"nibbles_{which}", 1, lambda a: kind(address), code)
+
+    return half(0), half(1)
+
+
+def headers(block_bytes: int, blocks: int) -> Any:
+    """headers(at) -> the two halves at each block's start as <2 * blocks x f32>."""
+    kind = vec("f32", 2 * blocks)
+
+    def code(b: ir.IRBuilder, sig: Any, args: Any) -> ir.Value:
+        words = _gather(b, args[0], block_bytes, blocks, I32, 1) if blocks > 1 else b.load(
+            pointer(b, args[0]), align=1, typ=ir.VectorType(I32, 1)
+        )
+        return b.fpext(b.bitcast(words, ir.VectorType(F16, 2 * blocks)), kind.llvm)
+
+    return make("headers", 1, lambda a: kind(address), code)
+
+
+def make_nibble_format(
+    block_bytes: int, first: int, high_bits: int | None, minimum: bool, offset: int
+) -> CpuFormat:
+    """Q4_0, Q4_1, Q5_0, Q5_1 from where their parts lie in a block."""
+    low4, high4 = nibbles(block_bytes, first, 4, high_bits)
+    low2, high2 = nibbles(block_bytes, first, 2, high_bits)
+    low1, high1 = nibbles(block_bytes, first, 1, high_bits)
+    head4, head2, head1 = (headers(block_bytes, n) for n in (4, 2, 1))
+    dot_x16, dot_x8, dot_x4 = dot4(16), dot4(8), dot4(4)
+    zero_i32x16, zero_i32x8, zero_i32x4 = zero("i32", 16), zero("i32", 8), zero("i32", 4)
+
+    # Activation scales of 8 groups of 16, to the lanes of the low and the high halves.
+    even4 = shuffle("f32", 8, [2 * (j // 4) for j in range(16)])
+    odd4 = shuffle("f32", 8, [2 * (j // 4) + 1 for j in range(16)])
+    # The same selection gives the scale (even) of each block's header, and pairs of its parts.
+    pairs_scale4 = shuffle("f32", 8, [2 * (j // 2) for j in range(8)])
+    pairs_minimum4 = shuffle("f32", 8, [2 * (j // 2) + 1 for j in range(8)])
+    widen2 = shuffle("f32", 4, list(range(4)) + [4] * 4)
+    widen1 = shuffle("f32", 2, [0, 1, 2, 2, 2, 2, 2, 2])
+    low_half = shuffle("i32", 8, list(range(8)) + [8] * 8)
+    low_quarter = shuffle("i32", 4, list(range(4)) + [4] * 12)
+    load2, load4 = load("f32", 2), load("f32", 4)
+    load_i8x16 = load("i8", 16)
+    zero4, zero2 = zero("f32", 4), zero("f32", 2)
+    pick = pairs_minimum4 if minimum else pairs_scale4
+    factor = np.float32(offset)
+
+    @inline
+    def step(h, low, high, q_scale, sums, acc, accm):  # noqa: ANN001, ANN202
+        s = even4(h, h)
+        acc = fma_f32x16(to_f32x16(low), s * even4(q_scale, q_scale), acc)
+        acc = fma_f32x16(to_f32x16(high), s * odd4(q_scale, q_scale), acc)
+        return acc, fma_f32x8(pick(h, h), sums, accm)
+
+    @inline
+    def dot_row(w, groups, q, scale, sums):  # noqa: ANN001, ANN202
+        acc, accm = zero_f32x16(), zero_f32x8()
+        for _ in range(groups >> 2):
+            low = dot_x16(zero_i32x16(), low4(w), load_i8x64(q))
+            high = dot_x16(zero_i32x16(), high4(w), load_i8x64(q + 64))
+            acc, accm = step(head4(w), low, high, load_f32x8(scale), load_f32x8(sums), acc, accm)
+            w += 4 * block_bytes
+            q += 128
+            scale += 32
+            sums += 32
+        if groups & 2:
+            low = low_half(dot_x8(zero_i32x8(), low2(w), load_i8x32(q)), zero_i32x8())
+            high = low_half(dot_x8(zero_i32x8(), high2(w), load_i8x32(q + 32)), zero_i32x8())
+            h = widen2(head2(w), zero4())
+            qs, su = widen2(load4(scale), zero4()), widen2(load4(sums), zero4())
+            acc, accm = step(h, low, high, qs, su, acc, accm)
+            w += 2 * block_bytes
+            q += 64
+            scale += 16
+            sums += 16
+        if groups & 1:
+            low = low_quarter(dot_x4(zero_i32x4(), low1(w), load_i8x16(q)), zero_i32x4())
+            high = low_quarter(dot_x4(zero_i32x4(), high1(w), load_i8x16(q + 16)), zero_i32x4())
+            h = widen1(head1(w), zero2())
+            qs, su = widen1(load2(scale), zero2()), widen1(load2(sums), zero2())
+            acc, accm = step(h, low, high, qs, su, acc, accm)
+        if minimum:
+            return sum_f32x16(acc) + sum_f32x8(accm)
+        return sum_f32x16(acc) - factor * sum_f32x8(accm)
+
+    natural = shuffle("i8", 16, list(range(32)))
+
+    @inline
+    def unpack_row(w, groups, u, scale, minima):  # noqa: ANN001, ANN202
+        for _ in range(groups):
+            store_i8x32(u, natural(low1(w), high1(w)))
+            store_f32(scale, load_f16(w))
+            if minimum:
+                store_f32(minima, -load_f16(w + 2))
+            w += block_bytes
+            u += 32
+            scale += 4
+            minima += 4
+
+    return CpuFormat(dot_row, unpack_row, PAIR16, offset, 32, False)

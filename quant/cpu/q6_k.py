@@ -1,0 +1,103 @@
+"""Q6_K on the CPU: 4 low bits in `ql`, 2 high bits in `qh`, sixteen signed scales, offset 32."""
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+
+from .blocks32 import NATURAL, CpuFormat
+from .simd import (
+    address,
+    convert,
+    dot4_x16,
+    fill_f32x16,
+    fma_f32x16,
+    inline,
+    load_f16,
+    load_f32x16,
+    load_i8x16,
+    load_i8x64,
+    make,
+    shuffle,
+    store_f32x16,
+    store_i8x64,
+    sum_f32x16,
+    to_f32x16,
+    vec,
+    zero_f32x16,
+    zero_i32x16,
+)
+from .vector import I16, constant, lanes, pointer
+
+_BYTES = 210
+
+
+def _part(chunk: int, which: int) -> Any:
+    """Elements 128 * chunk + 64 * which + (0..63) as bytes of six bits."""
+    kind, shorts = vec("i8", 64), ir.VectorType(I16, 32)
+
+    def code(b: ir.IRBuilder, sig: Any, args: Any) -> ir.Value:
+        def at(offset: int) -> Any:
+            return pointer(b, b.add(args[0], ir.Constant(args[0].type, offset)))
+
+        x = b.load(at(64 * chunk), align=1, typ=kind.llvm)
+        if which:
+            x = b.bitcast(b.lshr(b.bitcast(x, shorts), constant("i16", [4] * 32)), kind.llvm)
+        h = b.load(at(128 + 32 * chunk), align=1, typ=vec("i8", 32).llvm)
+        h = b.bitcast(lanes(b, h, h, list(range(32)) * 2), shorts)
+        if which:
+            h = b.lshr(h, constant("i16", [0] * 16 + [2] * 16))
+        else:
+            h = b.shl(h, constant("i16", [4] * 16 + [2] * 16))
+        h = b.and_(b.bitcast(h, kind.llvm), constant("i8", [0x30] * 64))
+        return b.or_(b.and_(x, constant("i8", [15] * 64)), h)
+
+    return make(f"six_bits_{chunk}{which}", 1, lambda a: kind(address), code)
+
+
+_p0, _p1, _p2, _p3 = (_part(c, w) for c in range(2) for w in range(2))
+_to_i32x16 = convert("sext", vec("i8", 16), vec("i32", 16))
+_s0, _s1, _s2, _s3 = (
+    shuffle("f32", 16, [4 * i + j // 4 for j in range(16)]) for i in range(4)
+)
+
+
+@inline
+def dot_row(w, groups, q, scale, sums):  # noqa: ANN001, ANN201
+    """See CpuFormat."""
+    acc, accm = zero_f32x16(), zero_f32x16()
+    for _ in range(groups >> 3):
+        s = to_f32x16(_to_i32x16(load_i8x16(w + 192))) * fill_f32x16(load_f16(w + 208))
+        accm = fma_f32x16(s, load_f32x16(sums), accm)
+        s = s * load_f32x16(scale)
+        d = dot4_x16(zero_i32x16(), _p0(w), load_i8x64(q))
+        acc = fma_f32x16(to_f32x16(d), _s0(s, s), acc)
+        d = dot4_x16(zero_i32x16(), _p1(w), load_i8x64(q + 64))
+        acc = fma_f32x16(to_f32x16(d), _s1(s, s), acc)
+        d = dot4_x16(zero_i32x16(), _p2(w), load_i8x64(q + 128))
+        acc = fma_f32x16(to_f32x16(d), _s2(s, s), acc)
+        d = dot4_x16(zero_i32x16(), _p3(w), load_i8x64(q + 192))
+        acc = fma_f32x16(to_f32x16(d), _s3(s, s), acc)
+        w += _BYTES
+        q += 256
+        scale += 64
+        sums += 64
+    return sum_f32x16(fma_f32x16(accm, fill_f32x16(np.float32(-32)), acc))
+
+
+@inline
+def unpack_row(w, groups, u, scale, minima):  # noqa: ANN001, ANN201
+    """See CpuFormat."""
+    for _ in range(groups >> 3):
+        s = to_f32x16(_to_i32x16(load_i8x16(w + 192))) * fill_f32x16(load_f16(w + 208))
+        store_f32x16(scale, s)
+        store_i8x64(u, _p0(w))
+        store_i8x64(u + 64, _p1(w))
+        store_i8x64(u + 128, _p2(w))
+        store_i8x64(u + 192, _p3(w))
+        w += _BYTES
+        u += 256
+        scale += 64
+
+
+FORMAT = CpuFormat(dot_row, unpack_row, NATURAL, 32, 16, False)

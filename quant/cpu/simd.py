@@ -1,0 +1,419 @@
+"""The vector vocabulary: load, store, widen, int8 dot, fma, f16, exp, horizontal sums, atomics.
+
+Names say the type: `load_f32x16(address)`. Row kernels are written on 16 x i32 whatever the CPU;
+the prefill layout uses `LANES` lanes, the native width, so that its micro kernel fits the registers.
+"""
+
+from typing import Any
+
+from llvmlite import ir
+from numba import njit
+from numba.core import types
+
+from ..target import target
+from .vector import (
+    ELEMENTS,
+    F16,
+    F32,
+    I8,
+    I16,
+    I32,
+    I64,
+    SCALARS,
+    Vector,
+    constant,
+    declare,
+    lanes,
+    make,
+    pointer,
+    splat,
+    vec,
+)
+
+ISA = target().isa
+LANES = target().lanes
+
+# error_model: no checks for division by zero; the kernels have none.
+kernel = njit(error_model="numpy", nogil=True)
+inline = njit(error_model="numpy", nogil=True, forceinline=True)
+
+address = types.int64
+
+
+def _as(code: Any) -> Any:
+    return lambda builder, sig, args: code(builder, *args)
+
+
+# ---- memory ------------------------------------------------------------------------------------
+def load(element: str, count: int) -> Any:
+    """load(address) -> vector, no alignment needed."""
+    kind = vec(element, count)
+    return make(
+        f"load_{element}x{count}",
+        1,
+        lambda a: kind(address),
+        _as(lambda b, at: b.load(pointer(b, at), align=1, typ=kind.llvm)),
+    )
+
+
+def store(element: str, count: int) -> Any:
+    """store(address, vector)."""
+    kind = vec(element, count)
+
+    def code(b: ir.IRBuilder, at: Any, value: Any) -> ir.Value:
+        b.store(value, pointer(b, at), align=1)
+        return ir.Constant(I64, 0)
+
+    return make(f"store_{element}x{count}", 2, lambda a: types.int64(address, kind), _as(code))
+
+
+def _scalar_load(element: str, result: Any, widen: str | None, wide: ir.Type) -> Any:
+    def code(b: ir.IRBuilder, at: Any) -> ir.Value:
+        value = b.load(pointer(b, at), align=1, typ=ELEMENTS[element])
+        return getattr(b, widen)(value, wide) if widen else value
+
+    return make(f"load_{element}", 1, lambda a: result(address), _as(code))
+
+
+def _scalar_store(element: str, kind: Any, narrow: str | None) -> Any:
+    def code(b: ir.IRBuilder, at: Any, value: Any) -> ir.Value:
+        value = getattr(b, narrow)(value, ELEMENTS[element]) if narrow else value
+        b.store(value, pointer(b, at), align=1)
+        return ir.Constant(I64, 0)
+
+    return make(f"store_{element}", 2, lambda a: types.int64(address, kind), _as(code))
+
+
+load_u8 = _scalar_load("i8", types.int64, "zext", I64)
+load_s8 = _scalar_load("i8", types.int64, "sext", I64)
+load_u16 = _scalar_load("i16", types.int64, "zext", I64)
+load_i32 = _scalar_load("i32", types.int64, "sext", I64)
+load_i64 = _scalar_load("i64", types.int64, None, I64)
+load_f32 = _scalar_load("f32", types.float32, None, F32)
+load_f16 = _scalar_load("f16", types.float32, "fpext", F32)
+store_i8 = _scalar_store("i8", types.int64, "trunc")
+store_i32 = _scalar_store("i32", types.int64, "trunc")
+store_i64 = _scalar_store("i64", types.int64, None)
+store_f32 = _scalar_store("f32", types.float32, None)
+store_f16 = _scalar_store("f16", types.float32, "fptrunc")
+
+load_i8x8, load_i8x16, load_i8x32, load_i8x64 = (load("i8", n) for n in (8, 16, 32, 64))
+load_i16x8, load_i16x16 = load("i16", 8), load("i16", 16)
+load_i32x16, load_f32x4, load_f32x8, load_f32x16 = (
+    load("i32", 16),
+    load("f32", 4),
+    load("f32", 8),
+    load("f32", 16),
+)
+load_f16x16 = load("f16", 16)
+store_i8x16, store_i8x32, store_i8x64 = store("i8", 16), store("i8", 32), store("i8", 64)
+store_f32x4, store_f32x8, store_f32x16 = store("f32", 4), store("f32", 8), store("f32", 16)
+store_f16x16, store_i32x16 = store("f16", 16), store("i32", 16)
+
+
+def load_splat(element: str, count: int) -> Any:
+    """load_splat(address) -> the scalar there in each lane (a broadcast load)."""
+    kind = vec(element, count)
+
+    def code(b: ir.IRBuilder, at: Any) -> ir.Value:
+        return splat(b, b.load(pointer(b, at), align=1, typ=ELEMENTS[element]), count)
+
+    return make(f"load_splat_{element}x{count}", 1, lambda a: kind(address), _as(code))
+
+
+def fill(element: str, count: int) -> Any:
+    """fill(scalar) -> vector."""
+    kind = vec(element, count)
+    return make(
+        f"fill_{element}x{count}",
+        1,
+        lambda a: kind(SCALARS[element]),
+        _as(lambda b, value: splat(b, value, count)),
+    )
+
+
+def zero(element: str, count: int) -> Any:
+    """zero() -> vector of zeros."""
+    kind = vec(element, count)
+    return make(f"zero_{element}x{count}", 0, lambda a: kind(), _as(lambda b: constant_zero(kind)))
+
+
+def constant_zero(kind: Vector) -> ir.Constant:
+    """LLVM's zero of a vector type."""
+    return ir.Constant(kind.llvm, None)
+
+
+def literal(element: str, values: list[Any]) -> Any:
+    """literal() -> a constant vector."""
+    kind = vec(element, len(values))
+    return make("literal", 0, lambda a: kind(), _as(lambda b: constant(element, values)))
+
+
+zero_i32x16, zero_f32x16, zero_f32x8, zero_f32x4 = (
+    zero("i32", 16),
+    zero("f32", 16),
+    zero("f32", 8),
+    zero("f32", 4),
+)
+fill_f32x16, fill_f32x8, fill_f32x4 = fill("f32", 16), fill("f32", 8), fill("f32", 4)
+load_splat_f32x16 = load_splat("f32", 16)
+
+
+# ---- shapes and conversions --------------------------------------------------------------------
+def shuffle(element: str, count: int, order: list[int]) -> Any:
+    """shuffle(a, b) -> their lanes in a constant order."""
+    kind, result = vec(element, count), vec(element, len(order))
+    return make("shuffle", 2, lambda a: result(kind, kind), _as(lambda b, x, y: lanes(b, x, y, order)))
+
+
+def convert(op: str, source: Vector, result: Vector) -> Any:
+    """convert(v): LLVM's sext, zext, trunc, sitofp, uitofp, fptosi, fpext, fptrunc or bitcast."""
+    return make(op, 1, lambda a: result(source), _as(lambda b, v: getattr(b, op)(v, result.llvm)))
+
+
+def shift_right(element: str, count: int, amounts: list[int] | int) -> Any:
+    """shift_right(v): logical, by constants a lane."""
+    kind = vec(element, count)
+    by = constant(element, [amounts] * count if isinstance(amounts, int) else amounts)
+    return make("shift_right", 1, lambda a: kind(kind), _as(lambda b, v: b.lshr(v, by)))
+
+
+def shift_left(element: str, count: int, amounts: list[int] | int) -> Any:
+    """shift_left(v): by constants a lane."""
+    kind = vec(element, count)
+    by = constant(element, [amounts] * count if isinstance(amounts, int) else amounts)
+    return make("shift_left", 1, lambda a: kind(kind), _as(lambda b, v: b.shl(v, by)))
+
+
+def call(name: str, kind: Vector, arity: int, fast: tuple[str, ...] = ()) -> Any:
+    """An LLVM intrinsic whose operands and result have one type."""
+
+    def code(b: ir.IRBuilder, *values: Any) -> ir.Value:
+        function = declare(b, name, kind.llvm, [kind.llvm] * arity)
+        return b.call(function, values, fastmath=fast)
+
+    return make(name.replace(".", "_"), arity, lambda a: kind(*[kind] * arity), _as(code))
+
+
+def fma(count: int) -> Any:
+    """fma(a, b, c) = a * b + c."""
+    return call(f"llvm.fma.v{count}f32", vec("f32", count), 3)
+
+
+def maximum(count: int) -> Any:
+    """maximum(a, b) by lane; neither is NaN."""
+    return call(f"llvm.maxnum.v{count}f32", vec("f32", count), 2, ("nnan",))
+
+
+def absolute(count: int) -> Any:
+    """|v|."""
+    return call(f"llvm.fabs.v{count}f32", vec("f32", count), 1)
+
+
+def nearest(count: int) -> Any:
+    """Round to the nearest integer, ties to even."""
+    return call(f"llvm.rint.v{count}f32", vec("f32", count), 1)
+
+
+fma_f32x16, fma_f32x8, fma_f32x4 = fma(16), fma(8), fma(4)
+max_f32x16 = maximum(16)
+abs_f32x16 = absolute(16)
+nearest_f32x16 = nearest(16)
+to_f32x16 = convert("sitofp", vec("i32", 16), vec("f32", 16))
+to_i32x16 = convert("fptosi", vec("f32", 16), vec("i32", 16))
+widen_f16x16 = convert("fpext", vec("f16", 16), vec("f32", 16))
+narrow_f32x16 = convert("fptrunc", vec("f32", 16), vec("f16", 16))
+narrow_i32x16 = convert("trunc", vec("i32", 16), vec("i8", 16))
+u8_to_i32x16 = convert("zext", vec("i8", 16), vec("i32", 16))
+
+
+def sum_f32(count: int) -> Any:
+    """sum(v) of all lanes, pairwise."""
+    kind = vec("f32", count)
+
+    def code(b: ir.IRBuilder, v: Any) -> ir.Value:
+        function = declare(b, f"llvm.vector.reduce.fadd.v{count}f32", F32, [F32, kind.llvm])
+        return b.call(function, [ir.Constant(F32, -0.0), v], fastmath=("reassoc",))
+
+    return make("sum_f32", 1, lambda a: types.float32(kind), _as(code))
+
+
+def max_f32(count: int) -> Any:
+    """The largest lane."""
+    kind = vec("f32", count)
+
+    def code(b: ir.IRBuilder, v: Any) -> ir.Value:
+        function = declare(b, f"llvm.vector.reduce.fmax.v{count}f32", F32, [kind.llvm])
+        return b.call(function, [v], fastmath=("nnan",))
+
+    return make("max_f32", 1, lambda a: types.float32(kind), _as(code))
+
+
+def sum_i32(count: int) -> Any:
+    """sum(v) of all lanes as int64."""
+    kind = vec("i32", count)
+
+    def code(b: ir.IRBuilder, v: Any) -> ir.Value:
+        function = declare(b, f"llvm.vector.reduce.add.v{count}i32", I32, [kind.llvm])
+        return b.sext(b.call(function, [v]), I64)
+
+    return make("sum_i32", 1, lambda a: types.int64(kind), _as(code))
+
+
+def _sqrt_code(b: ir.IRBuilder, value: Any) -> ir.Value:
+    return b.call(declare(b, "llvm.sqrt.f32", F32, [F32]), [value])
+
+
+sqrt_f32 = make("sqrt_f32", 1, lambda a: types.float32(types.float32), _as(_sqrt_code))
+sum_f32x16, sum_f32x8, sum_f32x4 = sum_f32(16), sum_f32(8), sum_f32(4)
+max_f32x16_all = max_f32(16)
+sum_i32x16, sum_i32x8 = sum_i32(16), sum_i32(8)
+
+
+# ---- the dot product of bytes ------------------------------------------------------------------
+def dot4_code(b: ir.IRBuilder, acc: ir.Value, u: ir.Value, s: ir.Value, *, wide: bool) -> ir.Value:
+    """acc[i] += sum of u[4i+j] * s[4i+j], j < 4; u unsigned bytes, s signed bytes.
+
+    `wide` says that u may exceed 127, where AVX2's vpmaddubsw would saturate.
+    """
+    count = acc.type.count
+    native = {"avx512vnni": 16, "avxvnni": 8, "avx2": 8}[ISA]
+    if count > native:
+        parts = []
+        for k in range(0, count, native):
+            some, bytes_ = list(range(k, k + native)), list(range(4 * k, 4 * (k + native)))
+            part = (lanes(b, acc, acc, some), lanes(b, u, u, bytes_), lanes(b, s, s, bytes_))
+            parts.append(dot4_code(b, *part, wide=wide))
+        while len(parts) > 1:
+            both = list(range(2 * parts[0].type.count))
+            parts = [lanes(b, parts[i], parts[i + 1], both) for i in range(0, len(parts), 2)]
+        return parts[0]
+    v32, v16, v8 = (ir.VectorType(t, n * count) for t, n in ((I32, 1), (I16, 2), (I8, 4)))
+    if ISA in ("avx512vnni", "avxvnni"):
+        function = declare(b, f"llvm.x86.avx512.vpdpbusd.{count * 32}", v32, [v32, v8, v8])
+        return b.call(function, [acc, u, s])
+    bits = 32 * count
+    if count == 4:  # the 128-bit forms have names of their own
+        bytes_name, words_name = "llvm.x86.ssse3.pmadd.ub.sw.128", "llvm.x86.sse2.pmadd.wd"
+    else:
+        bytes_name, words_name = "llvm.x86.avx2.pmadd.ub.sw", "llvm.x86.avx2.pmadd.wd"
+        assert bits == 256
+    words = declare(b, words_name, v32, [v16, v16])
+    if not wide:
+        pairs = b.call(declare(b, bytes_name, v16, [v8, v8]), [u, s])
+        ones = ir.Constant(v16, [1] * (2 * count))
+        return b.add(acc, b.call(words, [pairs, ones]))
+    eight = ir.Constant(v16, [8] * (2 * count))
+    u16, s16 = b.bitcast(u, v16), b.bitcast(s, v16)
+    even = b.call(words, [b.and_(u16, ir.Constant(v16, [255] * (2 * count))), b.ashr(b.shl(s16, eight), eight)])
+    odd = b.call(words, [b.lshr(u16, eight), b.ashr(s16, eight)])
+    return b.add(acc, b.add(even, odd))
+
+
+def dot4(count: int, *, wide: bool = False) -> Any:
+    """dot4(acc, u, s): see dot4_code."""
+    acc, data = vec("i32", count), vec("i8", 4 * count)
+    return make(
+        "dot4",
+        3,
+        lambda a: acc(acc, data, data),
+        _as(lambda b, x, u, s: dot4_code(b, x, u, s, wide=wide)),
+    )
+
+
+dot4_x16, dot4_wide_x16 = dot4(16), dot4(16, wide=True)
+dot4_x8, dot4_wide_x8 = dot4(8), dot4(8, wide=True)
+
+
+# ---- exp ---------------------------------------------------------------------------------------
+def _exp_code(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    """e**x: Cephes' expf (degree 5 after range reduction by ln 2), relative error about 1.2e-7.
+
+    Inputs are clamped to [-87.3, 88.3], so that -inf gives about 1e-38 and nothing overflows.
+    """
+    n = x.type.count
+    kind = x.type
+
+    def const(value: float) -> ir.Constant:
+        return ir.Constant(kind, [value] * n)
+
+    def f(name: str, *values: Any) -> ir.Value:
+        return b.call(declare(b, f"llvm.{name}.v{n}f32", kind, [kind] * len(values)), values)
+
+    x = f("maxnum", f("minnum", x, const(88.3762626647949)), const(-87.3365478515625))
+    k = f("rint", b.fmul(x, const(1.44269504088896341)))
+    x = f("fma", k, const(-0.693359375), x)
+    x = f("fma", k, const(2.12194440e-4), x)
+    y = const(1.9875691500e-4)
+    for c in (1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1):
+        y = f("fma", y, x, const(c))
+    y = f("fma", y, b.fmul(x, x), b.fadd(x, const(1.0)))
+    integers = ir.VectorType(I32, n)
+    power = b.shl(b.add(b.fptosi(k, integers), ir.Constant(integers, [127] * n)), ir.Constant(integers, [23] * n))
+    return b.fmul(y, b.bitcast(power, kind))
+
+
+def exp(count: int) -> Any:
+    """exp(v) by lane."""
+    kind = vec("f32", count)
+    return make("exp", 1, lambda a: kind(kind), _as(_exp_code))
+
+
+exp_f32x16 = exp(16)
+exp_lanes = exp_f32x16 if LANES == 16 else exp(LANES)
+
+
+@inline
+def exp_f32(x):  # noqa: ANN001, ANN201
+    """e**x of a scalar, by the same code."""
+    return sum_f32x4(exp_f32x4(fill_f32x4(x)) * _first_f32x4())
+
+
+exp_f32x4 = exp(4)
+_first_f32x4 = literal("f32", [1.0, 0.0, 0.0, 0.0])
+
+
+# ---- threads -----------------------------------------------------------------------------------
+def _atomic_load(b: ir.IRBuilder, at: Any) -> ir.Value:
+    return b.load_atomic(pointer(b, at), "acquire", 8, typ=I64)
+
+
+def _atomic_store(b: ir.IRBuilder, at: Any, value: Any) -> ir.Value:
+    b.store_atomic(value, b.inttoptr(at, I64.as_pointer()), "release", 8)
+    return ir.Constant(I64, 0)
+
+
+def _atomic_add(b: ir.IRBuilder, at: Any, value: Any) -> ir.Value:
+    return b.atomic_rmw("add", pointer(b, at), value, "acq_rel")
+
+
+def _pause(b: ir.IRBuilder) -> ir.Value:
+    b.call(declare(b, "llvm.x86.sse2.pause", ir.VoidType(), []), [])
+    return ir.Constant(I64, 0)
+
+
+def _yield(b: ir.IRBuilder) -> ir.Value:
+    b.call(declare(b, "sched_yield", I32, []), [])
+    return ir.Constant(I64, 0)
+
+
+def _call(b: ir.IRBuilder, function: Any, *values: Any) -> ir.Value:
+    kind = ir.FunctionType(I64, [I64] * len(values))
+    return b.call(b.inttoptr(function, kind.as_pointer()), values)
+
+
+def _prefetch(b: ir.IRBuilder, at: Any) -> ir.Value:
+    function = declare(b, "llvm.prefetch.p0", ir.VoidType(), [ir.PointerType(), I32, I32, I32])
+    b.call(function, [pointer(b, at), *(ir.Constant(I32, v) for v in (0, 3, 1))])
+    return ir.Constant(I64, 0)
+
+
+atomic_load = make("atomic_load", 1, lambda a: types.int64(address), _as(_atomic_load))
+atomic_store = make("atomic_store", 2, lambda a: types.int64(address, types.int64), _as(_atomic_store))
+atomic_add = make("atomic_add", 2, lambda a: types.int64(address, types.int64), _as(_atomic_add))
+pause = make("pause", 0, lambda a: types.int64(), _as(_pause))
+yield_core = make("yield_core", 0, lambda a: types.int64(), _as(_yield))
+prefetch = make("prefetch", 1, lambda a: types.int64(address), _as(_prefetch))
+call_address = make(
+    "call_address", 4, lambda a: types.int64(address, *[types.int64] * 3), _as(_call)
+)

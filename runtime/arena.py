@@ -1,0 +1,99 @@
+"""The activation memory of a program: buffers with addresses, committed by the system on first use."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .kernels.records import FLOAT, NATURAL, PAIR16, PAIR32
+
+
+class Arena:
+    """Keeps buffers alive and counts their bytes."""
+
+    def __init__(self) -> None:
+        self._buffers: list[np.ndarray] = []
+        self.num_bytes = 0
+
+    def allocate(self, num_bytes: int) -> int:
+        """Address of `num_bytes` bytes, 64-byte aligned."""
+        buffer = np.empty(num_bytes + 64, np.uint8)
+        self._buffers.append(buffer)
+        self.num_bytes += num_bytes
+        return -(-buffer.ctypes.data // 64) * 64
+
+    def keep(self, array: np.ndarray) -> int:
+        """Address of a contiguous array that lives as long as the arena."""
+        array = np.ascontiguousarray(array)
+        self._buffers.append(array)
+        return array.ctypes.data
+
+
+@dataclass(frozen=True)
+class Activations:
+    """A matmul's quantized input: the addresses that the `act_*` fields of records take.
+
+    The layouts are in quant/cpu/activations.py (rows) and kernels/cpu/lanes.py (lanes).
+    """
+
+    columns: int
+    natural: int = 0
+    pair32: int = 0
+    pair16: int = 0
+    scale: int = 0
+    sums: int = 0
+    plain: int = 0
+    lanes: bool = False
+
+    @classmethod
+    def rows(cls, arena: Arena, tokens: int, columns: int, orders: int) -> "Activations":
+        """Buffers for `tokens` rows in the wanted orders (bits of records.py)."""
+        size = tokens * columns
+        quantized = orders & (NATURAL | PAIR32 | PAIR16)
+        return cls(
+            columns,
+            natural=arena.allocate(size) if quantized else 0,
+            pair32=arena.allocate(size) if orders & PAIR32 else 0,
+            pair16=arena.allocate(size) if orders & PAIR16 else 0,
+            scale=arena.allocate(size // 4) if quantized else 0,
+            sums=arena.allocate(size // 4) if quantized else 0,
+            plain=arena.allocate(4 * size) if orders & FLOAT else 0,
+        )
+
+    @classmethod
+    def in_lanes(cls, arena: Arena, tokens: int, columns: int, orders: int) -> "Activations":
+        """Buffers for `tokens` lanes (a multiple of LANES): int8, float32, or both."""
+        size = tokens * columns
+        quantized = orders & (NATURAL | PAIR32 | PAIR16)
+        return cls(
+            columns,
+            natural=arena.allocate(size) if quantized else 0,
+            scale=arena.allocate(size // 8) if quantized else 0,
+            sums=arena.allocate(size // 4) if quantized else 0,
+            plain=arena.allocate(4 * size) if orders & FLOAT else 0,
+            lanes=True,
+        )
+
+    def fields(self) -> dict[str, int]:
+        """The record's fields."""
+        return {
+            "act_columns": self.columns,
+            "act_natural": self.natural,
+            "act_pair32": self.pair32,
+            "act_pair16": self.pair16,
+            "act_scale": self.scale,
+            "act_sums": self.sums,
+            "act_float": self.plain,
+        }
+
+    def input_of(self, order: int) -> dict[str, int]:
+        """The matmul record's fields for a format that reads `order`."""
+        if order == FLOAT:
+            return {"q": self.plain, "q_stride": 4 * self.columns}
+        by_order = {NATURAL: self.natural, PAIR32: self.pair32, PAIR16: self.pair16}
+        return {
+            "q": self.natural if self.lanes else by_order[order],
+            "q_stride": self.columns,
+            "scale": self.scale,
+            "scale_stride": self.columns // 4,
+            "sums": self.sums,
+        }

@@ -1,0 +1,103 @@
+"""y = W x for a few tokens: each weight row streamed once from the file's own bytes.
+
+One sequential stream a thread: two rows at once from DRAM fall to a third of the bandwidth. A row
+that was just read is in the first-level cache for the other tokens.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from ....quant.cpu.simd import (
+    atomic_add,
+    exp_f32,
+    fma_f32x16,
+    inline,
+    kernel,
+    load_f32,
+    load_f32x16,
+    load_i64,
+    store_f32,
+    sum_f32x16,
+    zero_f32x16,
+)
+from ..records import MATMUL, STEP
+from .formats import EXPAND, QUANTIZED
+
+
+@inline
+def soft_cap(v, cap):  # noqa: ANN001, ANN201
+    """cap * tanh(v / cap); v itself when cap is 0."""
+    if cap == np.float32(0):
+        return v
+    e = exp_f32(np.float32(2) * v / cap)
+    return cap * (np.float32(1) - np.float32(2) / (e + np.float32(1)))
+
+
+@inline
+def _put(op, token, row, value):  # noqa: ANN001, ANN202
+    bias = load_i64(op + MATMUL.bias)
+    at = load_i64(op + MATMUL.out) + token * load_i64(op + MATMUL.out_stride) + 4 * row
+    if bias != 0:
+        value += load_f32(bias + 4 * row)
+    if load_i64(op + MATMUL.residual) != 0:
+        value += load_f32(at)
+    store_f32(at, soft_cap(value, load_f32(op + MATMUL.softcap)))
+
+
+def _make_rows(dot_row: Any) -> Any:
+    @kernel
+    def matmul_rows(op, step, thread):  # noqa: ANN001, ANN202
+        tokens = load_i64(load_i64(op + MATMUL.count_at))
+        num_rows, chunk = load_i64(op + MATMUL.num_rows), load_i64(op + MATMUL.chunk)
+        weight, row_bytes = load_i64(op + MATMUL.weight), load_i64(op + MATMUL.row_bytes)
+        groups = load_i64(op + MATMUL.columns) >> 5
+        q, q_stride = load_i64(op + MATMUL.q), load_i64(op + MATMUL.q_stride)
+        scale, scale_stride = load_i64(op + MATMUL.scale), load_i64(op + MATMUL.scale_stride)
+        sums = load_i64(op + MATMUL.sums)
+        while True:
+            first = atomic_add(load_i64(op + MATMUL.counter), chunk)
+            if first >= num_rows:
+                return 0
+            for row in range(first, min(num_rows, first + chunk)):
+                w = weight + row * row_bytes
+                for t in range(tokens):
+                    s = t * scale_stride
+                    _put(op, t, row, dot_row(w, groups, q + t * q_stride, scale + s, sums + s))
+
+    return matmul_rows
+
+
+def _make_float_rows(expand: Any) -> Any:
+    """The same with float32 activations: the exact path, and the float formats."""
+
+    @kernel
+    def matmul_float_rows(op, step, thread):  # noqa: ANN001, ANN202
+        tokens = load_i64(load_i64(op + MATMUL.count_at))
+        num_rows, chunk = load_i64(op + MATMUL.num_rows), load_i64(op + MATMUL.chunk)
+        weight, row_bytes = load_i64(op + MATMUL.weight), load_i64(op + MATMUL.row_bytes)
+        columns = load_i64(op + MATMUL.columns)
+        q, q_stride = load_i64(op + MATMUL.q), load_i64(op + MATMUL.q_stride)
+        wide = load_i64(step + STEP.scratch) + thread * load_i64(step + STEP.scratch_bytes)
+        while True:
+            first = atomic_add(load_i64(op + MATMUL.counter), chunk)
+            if first >= num_rows:
+                return 0
+            for row in range(first, min(num_rows, first + chunk)):
+                expand(weight + row * row_bytes, columns, wide, wide + 4 * columns)
+                for t in range(tokens):
+                    x = q + t * q_stride
+                    a, b = zero_f32x16(), zero_f32x16()
+                    for i in range(0, columns, 32):
+                        a = fma_f32x16(load_f32x16(wide + 4 * i), load_f32x16(x + 4 * i), a)
+                        i += 16
+                        b = fma_f32x16(load_f32x16(wide + 4 * i), load_f32x16(x + 4 * i), b)
+                    _put(op, t, row, sum_f32x16(a + b))
+
+    return matmul_float_rows
+
+
+for _name, _format in QUANTIZED.items():
+    globals()[f"matmul_rows_{_name}"] = _make_rows(_format.dot_row)
+for _name, _expand in EXPAND.items():
+    globals()[f"matmul_float_rows_{_name}"] = _make_float_rows(_expand)

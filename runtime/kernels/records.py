@@ -1,0 +1,86 @@
+"""The memory layouts that Python fills and kernels read: an op's record, and the step's header.
+
+A field is eight bytes: an integer, an address, or a float32 in its low half. Kernels read
+`load_i64(op + MATMUL.weight)`, where the attribute is the field's offset.
+"""
+
+from collections import namedtuple
+from typing import Any
+
+RECORD_BYTES = 256
+_FIELD = 8
+
+
+def _offsets(name: str, fields: str) -> Any:
+    names = fields.split()
+    assert len(names) * _FIELD <= RECORD_BYTES
+    return namedtuple(name, names)(*(i * _FIELD for i in range(len(names))))  # noqa: PYI024
+
+
+# Every op begins so. `barrier`: 1 when all threads must be done before the next op starts.
+# `counter`: address of the op's work counter, zero at the start of a step.
+# `count_at`: address of the number of tokens it handles.
+_OP = "function barrier counter count_at "
+
+# Where an op puts quantized activations: see quant/cpu/activations.py. An order that no consumer
+# wants has address 0.
+_ACT = "act_columns act_natural act_pair32 act_pair16 act_scale act_sums act_float "
+
+OP = _offsets("Op", _OP)
+EMBED = _offsets("Embed", _OP + "weight row_bytes columns scale out out_stride")
+NORM = _offsets("Norm", _OP + _ACT + "x x_stride weight eps columns")
+NORM_ADD = _offsets("NormAdd", _OP + "x x_stride weight eps columns y y_stride")
+MATMUL = _offsets(
+    "Matmul",
+    _OP + "weight row_bytes num_rows columns chunk q q_stride scale scale_stride sums sums_stride "
+    "out out_stride bias residual softcap",
+)
+ROPE = _offsets(
+    "Rope",
+    _OP + "q k v stride num_heads num_kv_heads head_dim rope_dim kind table_at q_norm k_norm eps "
+    "q_scale kv page_bytes head_bytes",
+)
+ATTENTION = _offsets(
+    "Attention",
+    _OP + "q stride num_kv_heads group head_dim window softcap kv page_bytes head_bytes out "
+    "out_stride max_splits",
+)
+COMBINE = _offsets(
+    "Combine", _OP + _ACT + "partial num_heads group head_dim window max_splits out out_stride"
+)
+ACTIVATE = _offsets("Activate", _OP + _ACT + "gate up stride columns kind")
+GATHER = _offsets("Gather", _OP + "x x_stride columns out out_stride")
+ROPE_TABLE = _offsets("RopeTable", _OP + "table_at rope_dim out")
+
+# The step's header. `tables`: addresses of int32 block tables, one a token (rows) or a block of
+# tokens (lanes). `valid`: tokens in each block (lanes). `out_rows`: indices of the tokens whose
+# logits are wanted: rows, or lane numbers counted through all blocks.
+STEP = _offsets(
+    "Step",
+    "num_threads barrier scratch scratch_bytes num_tokens num_blocks num_outputs num_output_blocks "
+    "token_ids positions tables valid out_rows",
+)
+
+# Rotation kinds, as models/architecture.py's Rope.
+ROPE_NONE, ROPE_NORM, ROPE_NEOX = 0, 1, 2
+
+# Decode attention handles this many pages in one piece of work, whatever the thread count, so that
+# the order of additions never depends on it.
+SPLIT_PAGES = 16
+
+# The order of int8 activations that a format's decode kernel reads (quant/cpu/activations.py).
+NATURAL, PAIR32, PAIR16, FLOAT = 1, 2, 4, 8
+ACTIVATION_ORDER = {
+    "q4_0": PAIR16,
+    "q4_1": PAIR16,
+    "q5_0": PAIR16,
+    "q5_1": PAIR16,
+    "q8_0": NATURAL,
+    "q4_k": PAIR32,
+    "q5_k": PAIR32,
+    "q6_k": NATURAL,
+}
+
+MAX_ROWS = 8  # tokens of a step that the row kernels take
+TILE_ROWS = 32  # weight rows that prefill unpacks at once
+MAX_GROUP = 8  # query heads of one KV head that decode attention handles at once

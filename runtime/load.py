@@ -1,0 +1,187 @@
+"""From a model's name to everything that runs it: file, tokenizer, template, sizes, program."""
+
+import logging
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ChatTemplateError, InvalidParameterError
+from ..models.gguf import GGUFFile
+from ..models.weights import Weights
+from .config import EngineConfig, choose_context_length
+from .memory import MemoryNeed, available_memory, check_memory
+from .params import SamplingParams
+from .threads import default_num_threads
+
+if TYPE_CHECKING:
+    from ..models.chat import ChatTemplate
+    from ..models.tokenizer import Tokenizer
+    from .program import Program
+
+logger = logging.getLogger(__name__)
+
+# progress(event, done, total): the store's events, in bytes, and "compile", in kernels.
+Progress = Callable[[str, int, int], None]
+
+_SAMPLING_PREFIX = "general.sampling."
+_NOT_RUN = ("sequence", "mirostat", "mirostat_tau", "mirostat_eta")
+
+
+@dataclass
+class Loaded:
+    """A model that is ready to run, with what it was made from."""
+
+    path: Path
+    gguf: GGUFFile
+    weights: Weights
+    tokenizer: "Tokenizer"
+    chat_template: "ChatTemplate | None"
+    chat_template_error: ChatTemplateError | None  # the file's own is invalid: chat is refused
+    default_params: SamplingParams
+    config: EngineConfig
+    program: "Program"
+
+    def close(self) -> None:
+        """Stop the threads and unmap the file."""
+        self.program.close()
+        self.gguf.close()
+
+
+def load(
+    model: str | Path,
+    *,
+    context_length: int | None = None,
+    num_threads: int | None = None,
+    activations: str = "int8",
+    chat_template: str | None = None,
+    progress: Progress | None = None,
+) -> Loaded:
+    """Load a model; `LLM` documents the arguments and the errors."""
+    from ..models.store import resolve
+
+    path = Path(resolve(model, progress=progress))
+    gguf = GGUFFile.open(path)
+    try:
+        weights = Weights.open(gguf)
+        config = _configure(weights, context_length, num_threads, activations)
+        with ThreadPoolExecutor(1) as pool:
+            # Building the tokenizer is mostly Rust; meanwhile the kernels load.
+            text = pool.submit(_load_text, gguf, chat_template)
+            program = _build(weights, config, progress)
+            try:
+                tokenizer, template, template_error = text.result()
+            except BaseException:
+                program.close()
+                raise
+        return Loaded(
+            path=path,
+            gguf=gguf,
+            weights=weights,
+            tokenizer=tokenizer,
+            chat_template=template,
+            chat_template_error=template_error,
+            default_params=default_params(gguf.metadata),
+            config=config,
+            program=program,
+        )
+    except BaseException:
+        gguf.close()
+        raise
+
+
+def memory_need(weights: Weights, config: EngineConfig) -> MemoryNeed:
+    """Bytes that a model takes with these sizes."""
+    from .cache import arena_bytes, kv_bytes_per_page
+
+    numbers = weights.hyperparameters
+    return MemoryNeed(
+        weights=weights.gguf.num_bytes,
+        kv=config.num_pages * kv_bytes_per_page(numbers),
+        arena=arena_bytes(numbers, config.max_tokens),
+    )
+
+
+def default_params(metadata: Mapping[str, Any]) -> SamplingParams:
+    """llama.cpp's defaults, changed by what the file recommends (`general.sampling.*`)."""
+    found = {
+        key.removeprefix(_SAMPLING_PREFIX): metadata[key]
+        for key in metadata
+        if key.startswith(_SAMPLING_PREFIX)
+    }
+    params: dict[str, Any] = {}
+    for name, value in found.items():
+        if name in _NOT_RUN:
+            continue
+        try:
+            SamplingParams.from_dict({name: value})
+            params[name] = value
+        except InvalidParameterError as error:
+            logger.warning("the file's %s%s is ignored: %s", _SAMPLING_PREFIX, name, error)
+    return SamplingParams.from_dict(params)
+
+
+def _configure(
+    weights: Weights, context_length: int | None, num_threads: int | None, activations: str
+) -> EngineConfig:
+    """Sizes from the settings, the model and the machine; ResourceError if it does not fit."""
+    from .cache import kv_bytes_per_page
+
+    numbers = weights.hyperparameters
+    available = available_memory()
+    length = choose_context_length(
+        context_length,
+        numbers.context_length,
+        kv_bytes_per_page=kv_bytes_per_page(numbers),
+        budget=None if available is None else available // 2,
+    )
+    config = EngineConfig(
+        context_length=length,
+        num_threads=default_num_threads() if num_threads is None else num_threads,
+        activations=activations,
+    )
+    check_memory(memory_need(weights, config), available, context_length=length)
+    return config
+
+
+def _build(weights: Weights, config: EngineConfig, progress: Progress | None) -> "Program":
+    from .forward import build_program
+
+    return build_program(
+        weights,
+        num_pages=config.num_pages,
+        num_threads=config.num_threads,
+        max_tokens=config.max_tokens,
+        activations=config.activations,
+        progress=None if progress is None else partial(progress, "compile"),
+    )
+
+
+def _load_text(
+    gguf: GGUFFile, chat_template: str | None
+) -> "tuple[Tokenizer, ChatTemplate | None, ChatTemplateError | None]":
+    from ..models.chat import ChatTemplate
+    from ..models.tokenizer import Tokenizer
+
+    tokenizer = Tokenizer.from_gguf(gguf)
+    if chat_template is not None:
+        return tokenizer, ChatTemplate(_template_source(chat_template), tokenizer), None
+    try:
+        return tokenizer, ChatTemplate.from_gguf(gguf, tokenizer), None
+    except ChatTemplateError as error:  # completions work without a template (PAINS P29)
+        return tokenizer, None, error
+
+
+def _template_source(chat_template: str) -> str:
+    """A Jinja template as text, or from a file."""
+    if "{" in chat_template or "\n" in chat_template:
+        return chat_template
+    try:
+        return Path(chat_template).read_text(encoding="utf-8")
+    except OSError as error:
+        raise InvalidParameterError(
+            f"chat_template={chat_template!r}: neither Jinja text nor a readable file "
+            f"({error.strerror})"
+        ) from error

@@ -1,0 +1,194 @@
+"""Sampler: a row of logits -> a token id, in llama.cpp's order, with the request's generator."""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import InvalidParameterError, LlambaError
+from . import filters
+from .params import SamplingParams
+from .penalties import Breakers, breakers_of, penalize_repeats, penalize_sequences
+from .request import Logprob
+
+if TYPE_CHECKING:
+    from ..models.tokenizer import Tokenizer
+
+_BLOCK = 1024
+
+
+class Sampler:
+    """Chooses the tokens of one request; keeps its random generator and what penalties look at.
+
+    Args:
+        params: the request's settings.
+        seed: what the generator starts from; nothing else influences it (PAINS P38).
+        prompt_ids: the prompt: penalties look at it as well.
+        banned_ids: never chosen, beside those of `params.logit_bias` (end tokens with ignore_eos).
+        breakers: DRY sequence breakers as tokens; needed when `params.dry_multiplier` is not 0.
+    """
+
+    def __init__(
+        self,
+        params: SamplingParams,
+        *,
+        seed: int,
+        prompt_ids: Sequence[int] = (),
+        banned_ids: Iterable[int] = (),
+        breakers: Breakers | None = None,
+    ) -> None:
+        self.params = params
+        self.seed = seed
+        self._generator = np.random.Generator(np.random.PCG64(seed))
+        banned = list(banned_ids)
+        self._bias_ids = np.array([*params.bias_ids, *banned], np.intp)
+        self._bias = np.array([*params.bias_values, *[-np.inf] * len(banned)], np.float32)
+        self._breakers = breakers
+        self._repeat = params.repeat_last_n != 0 and (
+            params.repeat_penalty != 1.0
+            or params.presence_penalty != 0.0
+            or params.frequency_penalty != 0.0
+        )
+        self._dry = params.dry_multiplier != 0.0 and params.dry_penalty_last_n != 0
+        assert not self._dry or breakers is not None
+        self._edits = bool(len(self._bias_ids)) or self._repeat or self._dry
+        self._history = np.array(prompt_ids, np.int32)
+        self._history_len = len(prompt_ids)
+        self._scratch = np.empty(0, np.float32)
+
+    @classmethod
+    def for_request(
+        cls, params: SamplingParams, tokenizer: "Tokenizer", *, seed: int, prompt_ids: Sequence[int]
+    ) -> "Sampler":
+        """With what depends on the model: end tokens and DRY breakers."""
+        dry = params.dry_multiplier != 0.0 and params.dry_penalty_last_n != 0
+        return cls(
+            params,
+            seed=seed,
+            prompt_ids=prompt_ids,
+            banned_ids=sorted(tokenizer.stop_ids) if params.ignore_eos else (),
+            breakers=breakers_of(tokenizer, params.dry_sequence_breakers) if dry else None,
+        )
+
+    def sample(self, logits: NDArray[np.float32]) -> int:
+        """Choose a token from one row of logits, float32 (vocab_size,), which is left unchanged.
+
+        Raises LlambaError if the logits hold NaN, InvalidParameterError if every token is banned.
+        """
+        if self._edits:
+            logits = self._edited(logits)
+        params = self.params
+        xtc = params.xtc_probability > 0.0 and params.xtc_threshold <= 0.5
+        if params.temperature <= 0.0 and params.typical_p >= 1.0 and not xtc:
+            token_id = int(logits.argmax())  # no other filter can drop the highest logit
+            self._check(logits[token_id])
+        else:
+            token_id = self._draw(logits, xtc)
+        self._remember(token_id)
+        return token_id
+
+    def _draw(self, logits: NDArray[np.float32], xtc: bool) -> int:
+        p = self.params
+        self._check(logits.max())
+        c = filters.Candidates(None, logits)
+        c = filters.top_n_sigma(c, p.top_n_sigma)
+        c = filters.top_k(c, p.top_k)
+        c = filters.typical(c, p.typical_p, p.min_keep)
+        c = filters.top_p(c, p.top_p, p.min_keep)
+        c = filters.min_p(c, p.min_p, p.min_keep)
+        if xtc and len(c.logits) > 1 and self._generator.random() <= p.xtc_probability:
+            c = filters.xtc(c, p.xtc_threshold, p.min_keep)
+        highest = c.logits[0] if c.is_sorted else c.logits.max()
+        if p.temperature <= 0.0:
+            index = int(c.logits.argmax())
+        else:
+            scaled = (c.logits - highest) / np.float32(p.temperature)
+            index = draw(np.exp(scaled), self._generator.random())
+        return index if c.ids is None else int(c.ids[index])
+
+    def _edited(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
+        """A copy of the logits with biases and penalties."""
+        if len(self._scratch) != len(logits):
+            self._scratch = np.empty(len(logits), np.float32)
+        np.copyto(self._scratch, logits)
+        logits = self._scratch
+        if len(self._bias_ids):
+            logits[self._bias_ids] += self._bias
+        if self._repeat:
+            penalize_repeats(logits, self._recent(self.params.repeat_last_n), self.params)
+        if self._dry:
+            assert self._breakers is not None
+            recent = self._recent(self.params.dry_penalty_last_n)
+            penalize_sequences(logits, recent, self.params, self._breakers)
+        return logits
+
+    def _recent(self, last_n: int) -> NDArray[np.int32]:
+        """The last tokens of prompt and answer, oldest first; all with -1."""
+        start = 0 if last_n < 0 else max(0, self._history_len - last_n)
+        return self._history[start : self._history_len]
+
+    def _remember(self, token_id: int) -> None:
+        if not (self._repeat or self._dry):
+            return
+        if self._history_len == len(self._history):
+            grown = np.empty(2 * self._history_len + 64, np.int32)
+            grown[: self._history_len] = self._history
+            self._history = grown
+        self._history[self._history_len] = token_id
+        self._history_len += 1
+
+    def _check(self, highest: np.float32) -> None:
+        if highest == -np.inf:
+            raise InvalidParameterError("logit_bias: every token is banned, none can be chosen")
+        if not np.isfinite(highest):
+            raise LlambaError(
+                "the model computed logits that are no finite numbers; the file may be damaged "
+                "(compare its checksum), or try activations='float32'"
+            )
+
+
+def draw(weights: NDArray[np.float32], point: float) -> int:
+    """The place at this share (0 <= point < 1) of the weights' sum; never one of weight 0.
+
+    Sums of blocks first: running sums over 152k tokens would take 2 ms.
+    """
+    start, block = 0, weights
+    target = point
+    if len(weights) > _BLOCK:
+        sums = np.add.reduceat(weights, np.arange(0, len(weights), _BLOCK), dtype=np.float64)
+        edges = np.cumsum(sums)
+        at = _first_above(edges, point * edges[-1])
+        start = at * _BLOCK
+        block = weights[start : start + _BLOCK]
+        target = min(1.0, max(0.0, (point * edges[-1] - (edges[at] - sums[at])) / sums[at]))
+    edges = np.cumsum(block, dtype=np.float64)
+    return start + _first_above(edges, target * edges[-1])
+
+
+def _first_above(edges: NDArray[np.float64], target: float) -> int:
+    """The first place whose running sum is above target; the last that adds something at most."""
+    index = int(np.searchsorted(edges, target, side="right"))
+    return index if index < len(edges) else int(np.searchsorted(edges, edges[-1], side="left"))
+
+
+def top_logprobs(
+    logits: NDArray[np.float32], token_id: int, count: int, tokenizer: "Tokenizer"
+) -> dict[int, Logprob]:
+    """Log-probabilities of the `count` most likely tokens and of the chosen one, best first."""
+    highest = logits.max()
+    norm = highest + np.log(np.exp(logits - highest).sum(dtype=np.float64))
+    ids = filters.top_indices(logits, count).tolist() if count else []
+    ranks = dict(zip(ids, range(1, count + 1), strict=False))
+    if token_id not in ranks:
+        ranks[token_id] = 1 + int((logits > logits[token_id]).sum())
+    return {
+        i: Logprob(i, float(logits[i] - norm), rank, shown_text(tokenizer, i))
+        for i, rank in ranks.items()
+    }
+
+
+def shown_text(tokenizer: "Tokenizer", token_id: int) -> str:
+    """One token alone, for display: control tokens by name, half characters as U+FFFD."""
+    text = tokenizer.token_bytes(token_id).decode("utf-8", "replace")
+    return text or tokenizer.token_text(token_id)

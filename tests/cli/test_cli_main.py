@@ -1,0 +1,121 @@
+"""The group: what it costs to start, and how errors leave."""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+from llamba import __version__
+from llamba.cli.main import COMMANDS, cli
+from llamba.errors import ContextLengthError, LlambaError, ModelNotFoundError
+
+HEAVY = ("numba", "numpy", "rich", "prompt_toolkit", "tokenizers", "jinja2", "llvmlite", "gguf")
+
+
+def python(code, **kwargs):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, **kwargs)
+
+
+@pytest.mark.parametrize("args", [["--version"], ["--help"], ["run", "--help"], ["chat", "--help"]])
+def test_help_and_version_import_nothing_heavy(args):
+    code = (
+        "import sys; from llamba.cli.main import cli\n"
+        f"try: cli.main({args!r}, prog_name='llamba')\n"
+        f"except SystemExit: print([m for m in {HEAVY!r} if m in sys.modules])"
+    )
+    assert python(code).stdout.splitlines()[-1] == "[]"
+
+
+def test_help_starts_quickly():
+    def seconds(code):
+        def once():
+            started = time.perf_counter()
+            python(code)
+            return time.perf_counter() - started
+
+        return min(once() for _ in range(5))
+
+    main = "from llamba.cli.main import cli; cli.main(['--help'])"
+    # Ours alone: the interpreter and click are not in our hands, nor is a busy machine.
+    assert seconds(main) - seconds("import click") < 0.1
+
+
+def test_version(invoke):
+    result = invoke("--version")
+    assert (result.exit_code, result.stdout) == (0, f"llamba, version {__version__}\n")
+
+
+def test_every_command_of_the_table_exists_and_has_help(invoke):
+    for name in COMMANDS:
+        result = invoke(name, "--help")
+        assert result.exit_code == 0, result.output
+        assert result.stdout.startswith(f"Usage: llamba {name}")
+    assert all(name in invoke("--help").stdout for name in COMMANDS)
+
+
+def test_reporting_commands_take_json():
+    for name in COMMANDS:
+        command = cli.get_command(None, name)  # type: ignore[arg-type]
+        options = {flag for p in command.params for flag in p.opts}
+        assert "--json" in options or name == "chat", name
+
+
+def test_unknown_command_names_a_near_one(invoke):
+    result = invoke("chta")
+    assert result.exit_code == 2
+    assert "did you mean chat?" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [
+        (ModelNotFoundError("no model 'x'"), 3, "error: no model 'x'"),
+        (ContextLengthError("too long"), 2, "error: too long"),
+        (LlambaError(), 1, "error: LlambaError"),  # PAINS P16
+        (LlambaError("two\nlines"), 1, "error: two lines"),
+        (KeyboardInterrupt(), 130, ""),
+        (ZeroDivisionError("by zero"), 1, "error: unexpected ZeroDivisionError: by zero"),
+        (PermissionError(13, "Permission denied", "/x"), 1, "error: PermissionError"),
+        (MemoryError(), 1, "error: not enough memory"),
+    ],
+)
+def test_errors_are_one_line_and_a_code(invoke, llm, error, code, text):
+    llm.says = [error]
+    if isinstance(error, KeyboardInterrupt):
+        llm.chat = lambda *_, **__: (_ for _ in ()).throw(error)
+    result = invoke("run", "Hi there")
+    assert result.exit_code == code
+    assert text in result.stderr
+    assert len(result.stderr.strip().splitlines()) <= 1
+    assert "Traceback" not in result.output
+    assert llm.closed
+
+
+def test_traceback_for_those_who_ask(invoke, llm, monkeypatch):
+    llm.says = [ZeroDivisionError("by zero")]
+    assert "LLAMBA_DEBUG=1" in invoke("run", "Hi there").stderr
+    monkeypatch.setenv("LLAMBA_DEBUG", "1")
+    assert "Traceback" in invoke("run", "Hi there").stderr
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pipes of POSIX")
+def test_broken_pipe_is_quiet(tmp_path):
+    code = (
+        "import sys\nfrom llamba.cli import main, doctor\n"
+        "doctor.examine = lambda: {str(i): 'x' * 100 for i in range(100000)}\n"
+        "sys.argv = ['llamba', 'doctor']\nmain.main()"
+    )
+    shell = f"'{sys.executable}' -c \"$CODE\" | head -1; echo ${{PIPESTATUS[0]}}"
+    result = subprocess.run(
+        ["bash", "-c", shell], capture_output=True, text=True, env={**os.environ, "CODE": code}
+    )
+    assert result.stderr == ""
+    assert result.stdout.splitlines()[-1] == "141"
+
+
+def test_module_is_the_command():
+    result = subprocess.run(
+        [sys.executable, "-m", "llamba", "--version"], capture_output=True, text=True
+    )
+    assert result.stdout == f"llamba, version {__version__}\n"

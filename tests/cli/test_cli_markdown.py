@@ -1,0 +1,88 @@
+"""Markdown that is rendered while it streams: block by block, nothing twice, nothing lost."""
+
+import io
+import random
+
+import pytest
+from llamba.cli.markdown import MarkdownStream, render, split_finished
+from rich.console import Console
+
+TEXT = """# Sky
+
+Blue because of *scattering*, see [this](http://x.org).
+
+1. one
+   - inner
+2. two
+
+```python
+def f():
+
+    return 1
+```
+
+| a | b |
+|---|---|
+| 1 | 2 |
+
+> quote
+> goes on
+
+The end: 2 < 3 <b>bold</b>
+"""
+
+
+def console(**kwargs):
+    return Console(file=io.StringIO(), width=60, height=12, color_system=None, **kwargs)
+
+
+def test_blocks_are_finished_when_the_next_one_starts():
+    assert split_finished("one\ntwo") == ("", "one\ntwo")
+    assert split_finished("one\n\ntwo") == ("one\n\n", "two")
+    assert split_finished("- a\n- b\n") == ("", "- a\n- b\n")
+    assert split_finished("a\n\n```\nx\n\ny\n") == ("a\n\n", "```\nx\n\ny\n")
+    for cut in range(len(TEXT)):
+        finished, rest = split_finished(TEXT[:cut])
+        assert finished + rest == TEXT[:cut]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_streamed_equals_rendered_at_once(seed, monkeypatch):
+    monkeypatch.setattr("llamba.cli.markdown.REFRESH_S", 0.0)
+    rng = random.Random(seed)
+    streamed = console(force_terminal=False)
+    with MarkdownStream(streamed) as stream:
+        at = 0
+        while at < len(TEXT):
+            length = rng.randint(1, 9)
+            stream.write(TEXT[at : at + length])
+            at += length
+    whole = console()
+    whole.print(render(TEXT))
+
+    def words(c):
+        return c.file.getvalue().split()
+
+    assert words(streamed) == words(whole)
+
+
+def test_live_block_is_never_taller_than_the_screen(monkeypatch):
+    monkeypatch.setattr("llamba.cli.markdown.REFRESH_S", 0.0)
+    screen = console(force_terminal=True)
+    with MarkdownStream(screen) as stream:
+        stream.write("```\n")
+        for i in range(40):
+            stream.write(f"line {i}\n")
+            assert stream.live._live_render._shape is None or (
+                stream.live._live_render._shape[1] <= 11
+            )
+        stream.write("```\n")
+    assert "line 0" in screen.file.getvalue()
+
+
+def test_an_interrupted_stream_shows_what_it_had():
+    screen = console(force_terminal=False)
+    with pytest.raises(KeyboardInterrupt), MarkdownStream(screen) as stream:
+        stream.write("half of **it")
+        raise KeyboardInterrupt
+    assert "half of" in screen.file.getvalue()

@@ -1,0 +1,112 @@
+"""Fixtures for all tests: the goldens, the real models, tiny models built on the spot."""
+
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).parent
+
+# The marker's names -> the file in $LLAMBA_TEST_MODELS, and the name in llamba's catalogue.
+REAL_MODELS = {
+    "smollm2": ("SmolLM2-135M-Instruct.Q4_1.gguf", "smollm2"),
+    "gemma3": ("gemma-3-270m-q4_k_m.gguf", "gemma-3-270m"),
+    "qwen-0.5b": ("qwen2.5-coder-0.5b.gguf", "qwen2.5-coder-0.5b"),
+    "qwen-1.5b": ("qwen2.5-coder-1.5b.gguf", "qwen2.5-coder-1.5b"),
+}
+
+
+def _load(name: str) -> ModuleType:
+    """A helper module beside this file; the tests' folder is no package and not on sys.path."""
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, HERE / f"{name}.py")
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+    return sys.modules[name]
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of golden reference data, a sibling of the checkout; skips where it is absent."""
+    folder = HERE.parent.parent / "shared" / "goldens"
+    if not folder.is_dir():
+        pytest.skip(f"no golden data: {folder} is absent")
+    return folder
+
+
+_found: dict[str, Path | str] = {}
+
+
+@pytest.fixture(scope="session")
+def models() -> Callable[[str], Path]:
+    """models("smollm2") -> the path of a real model; skips with the reason when it can't be had.
+
+    $LLAMBA_TEST_MODELS is the folder that holds the files; without it they are pulled, once, into
+    the user's cache.
+    """
+
+    def find(name: str) -> Path:
+        if name not in _found:
+            _found[name] = _find_model(name)
+        found = _found[name]
+        if isinstance(found, str):
+            pytest.skip(found)
+        return found
+
+    return find
+
+
+def _find_model(name: str) -> Path | str:
+    file, catalogue_name = REAL_MODELS[name]
+    if folder := os.environ.get("LLAMBA_TEST_MODELS"):
+        path = Path(folder) / file
+        return path if path.is_file() else f"LLAMBA_TEST_MODELS={folder} does not hold {file}"
+    from llamba.errors import LlambaError
+    from llamba.models import store
+
+    try:
+        return store.pull(catalogue_name)
+    except (LlambaError, OSError) as error:
+        return f"the model {name} can't be had: {error}"
+
+
+@pytest.fixture
+def model_path(request: pytest.FixtureRequest, models: Callable[[str], Path]) -> Path:
+    """The real model that the test's @pytest.mark.model("name") names."""
+    marker = request.node.get_closest_marker("model")
+    if marker is None or not marker.args:
+        raise pytest.UsageError('model_path needs @pytest.mark.model("smollm2") or another name')
+    return models(marker.args[0])
+
+
+@pytest.fixture(scope="session")
+def tiny() -> ModuleType:
+    """The module tests/tiny.py: builders of tiny models, vocabularies and blocks."""
+    return _load("tiny")
+
+
+@pytest.fixture(scope="session")
+def tiny_gguf(tiny: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """tiny_gguf(architecture="llama", weights="Q4_K", ...) -> the path of a tiny model.
+
+    The options are those of tiny.write_tiny. Equal options give the same file: change a copy.
+    """
+    folder = tmp_path_factory.mktemp("tiny")
+    built: dict[str, Path] = {}
+
+    def build(**options: Any) -> Path:
+        key = json.dumps(options, sort_keys=True, default=str)
+        if key not in built:
+            name = f"{options.get('architecture', 'llama')}-{len(built)}.gguf"
+            built[key] = tiny.write_tiny(folder / name, **options)
+        return built[key]
+
+    return build

@@ -1,0 +1,147 @@
+"""Stand-ins for the engine's neighbours: a tokenizer of bytes, a program that only keeps books."""
+
+import importlib.util
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+
+from llamba.models.tokenizer.stream import StreamDecoder
+from llamba.runtime.batch import PAGE_SIZE, Batch, Logits
+from llamba.runtime.engine import Engine
+from llamba.runtime.params import SamplingParams
+from llamba.runtime.request import Request
+from llamba.runtime.sampler import Sampler
+from llamba.runtime.stop import TextAssembler
+
+EOS, BOS, USER = 256, 257, 258
+VOCAB = 260
+
+
+class FakeTokenizer:
+    """Token ids 0..255 are bytes, the others control tokens."""
+
+    vocab_size = VOCAB
+    bos_id, eos_id = BOS, EOS
+    stop_ids = frozenset({EOS})
+
+    def encode(
+        self, text: str, *, add_special: bool = True, parse_special: bool = False
+    ) -> list[int]:
+        bos = [BOS] if add_special else []
+        if parse_special and text.startswith("<bos>"):
+            bos, text = [*bos, BOS], text.removeprefix("<bos>")
+        return bos + list(text.encode())
+
+    def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
+        return b"".join(self.token_bytes(i) for i in ids).decode("utf-8", "replace")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return bytes([token_id]) if token_id < 256 else b""
+
+    def token_text(self, token_id: int) -> str:
+        names = {EOS: "<eos>", BOS: "<bos>", USER: "<user>"}
+        return names.get(token_id, chr(token_id) if token_id < 128 else f"<{token_id}>")
+
+    def stream(self) -> StreamDecoder:
+        return StreamDecoder(self.token_bytes)
+
+
+@dataclass
+class FakeProgram:
+    """Writes tokens into pages as a KV cache; logits depend on exactly what the pages hold.
+
+    With a script, the token after n tokens of context is script[n] wherever that is set.
+    """
+
+    num_pages: int = 8
+    max_tokens: int = 16
+    script: dict[int, int] = field(default_factory=dict)
+    before: Callable[[Batch], None] | None = None  # called at the begin of a run
+    chunks: list[tuple[int, int]] = field(default_factory=list)  # (start, num_tokens) of all runs
+    closed: bool = False
+
+    def __post_init__(self) -> None:
+        self.kv = np.full((self.num_pages, PAGE_SIZE), -1, np.int64)
+
+    def run(self, batch: Batch) -> np.ndarray:
+        if self.before is not None:
+            self.before(batch)
+        rows = []
+        for s in batch.segments:
+            assert 0 < s.num_tokens <= self.max_tokens and s.token_ids.dtype == np.int32
+            assert len(set(s.block_table.tolist())) == len(s.block_table)
+            end = s.start + s.num_tokens
+            assert len(s.block_table) == -(-end // PAGE_SIZE)
+            for position, token in zip(range(s.start, end), s.token_ids, strict=True):
+                self.kv[s.block_table[position // PAGE_SIZE], position % PAGE_SIZE] = token
+            self.chunks.append((s.start, s.num_tokens))
+            if s.logits is Logits.LAST:
+                rows.append(self.logits_of(self.kv[s.block_table].ravel()[:end].tolist()))
+        return np.array(rows, np.float32).reshape(len(rows), VOCAB)
+
+    def logits_of(self, context: list[int]) -> np.ndarray:
+        assert min(context) >= 0, "a position without KV was read"
+        seed = zlib.crc32(np.array(context, np.int64).tobytes())
+        logits = np.random.default_rng(seed).standard_normal(VOCAB).astype(np.float32) * 3
+        logits[256:] = -20  # control tokens only where the script has them
+        if len(context) in self.script:
+            logits[self.script[len(context)]] = 50
+        return logits
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture(scope="session")
+def slow() -> ModuleType:
+    """The module slow_sampler.py: all samplers as plain loops."""
+    path = Path(__file__).with_name("slow_sampler.py")
+    spec = importlib.util.spec_from_file_location("slow_sampler", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def fakes() -> SimpleNamespace:
+    """The classes and constants above, and `request(prompt, **params)` to build a Request."""
+
+    def request(prompt: str, *, context: int = 250, **params: object) -> Request:
+        tok = FakeTokenizer()
+        sampling = SamplingParams(**{"temperature": 0, **params})  # type: ignore[arg-type]
+        ids = tok.encode(prompt)
+        room = context - len(ids)
+        wanted = sampling.max_tokens
+        return Request(
+            prompt=prompt,
+            prompt_ids=ids,
+            params=sampling,
+            sampler=Sampler.for_request(sampling, tok, seed=sampling.seed or 0, prompt_ids=ids),  # type: ignore[arg-type]
+            text=TextAssembler(
+                tok,  # type: ignore[arg-type]
+                tuple(sampling.stop),
+                skip_special=sampling.skip_special_tokens,
+            ),
+            max_new_tokens=room if wanted is None else min(wanted, room),
+            end_ids=frozenset() if sampling.ignore_eos else tok.stop_ids,
+        )
+
+    def engine(program: FakeProgram) -> Engine:
+        return Engine(program, FakeTokenizer())  # type: ignore[arg-type]
+
+    return SimpleNamespace(
+        Program=FakeProgram,
+        Tokenizer=FakeTokenizer,
+        request=request,
+        engine=engine,
+        EOS=EOS,
+        BOS=BOS,
+        USER=USER,
+        VOCAB=VOCAB,
+    )

@@ -1,0 +1,189 @@
+"""Threads and memory of a machine, read from fake trees of /proc and /sys (PAINS P70)."""
+
+import logging
+import os
+from pathlib import Path
+
+import pytest
+
+from llamba.errors import InvalidParameterError, ResourceError
+from llamba.runtime import threads
+from llamba.runtime.config import EngineConfig, choose_context_length
+from llamba.runtime.memory import MemoryNeed, available_memory, check_memory
+from llamba.runtime.threads import default_num_threads
+
+MB = 1 << 20
+CPU = "sys/devices/system/cpu"
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> "Tree":
+    """An empty machine."""
+    return Tree(tmp_path)
+
+
+class Tree:
+    """Writes the files of a fake machine."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def put(self, path: str, text: str) -> None:
+        target = self.root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text)
+
+    def cpus(self, siblings: dict[int, str]) -> None:
+        for cpu, names in siblings.items():
+            self.put(f"{CPU}/cpu{cpu}/topology/thread_siblings_list", names + "\n")
+
+
+def affinity(monkeypatch: pytest.MonkeyPatch, cpus: set[int]) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: cpus, raising=False)
+
+
+def test_smt_siblings_count_once(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    affinity(monkeypatch, set(range(16)))
+    tree.cpus({c: f"{c % 8},{c % 8 + 8}" for c in range(16)})
+    assert default_num_threads(tree.root) == 8
+
+
+def test_affinity_counts(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree.cpus({c: f"{c % 8},{c % 8 + 8}" for c in range(16)})
+    affinity(monkeypatch, {0, 1, 8, 9})  # two cores with both of their threads
+    assert default_num_threads(tree.root) == 2
+    affinity(monkeypatch, {0, 9})
+    assert default_num_threads(tree.root) == 2
+
+
+def test_efficiency_cores_are_left_out_x86(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    affinity(monkeypatch, set(range(12)))
+    tree.cpus({**{c: f"{c // 2 * 2}-{c // 2 * 2 + 1}" for c in range(8)}})
+    tree.cpus({c: str(c) for c in range(8, 12)})
+    tree.put("sys/devices/cpu_core/cpus", "0-7\n")
+    tree.put("sys/devices/cpu_atom/cpus", "8-11\n")
+    assert default_num_threads(tree.root) == 4
+    affinity(monkeypatch, {8, 9, 10})  # nothing else is allowed
+    assert default_num_threads(tree.root) == 3
+
+
+def test_efficiency_cores_are_left_out_arm(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    affinity(monkeypatch, set(range(8)))
+    tree.cpus({c: str(c) for c in range(8)})
+    for cpu, capacity in enumerate([400] * 4 + [870] * 3 + [1024]):
+        tree.put(f"{CPU}/cpu{cpu}/cpu_capacity", f"{capacity}\n")
+    assert default_num_threads(tree.root) == 4
+
+
+def test_no_topology(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    affinity(monkeypatch, {0, 1, 2})
+    assert default_num_threads(tree.root) == 3
+    monkeypatch.setattr(threads, "_affinity", lambda: None)  # macOS, Windows
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert default_num_threads(tree.root) == 1
+
+
+@pytest.mark.parametrize(
+    ("quota", "expected"),
+    [("400000 100000", 4), ("max 100000", 8), ("250000 100000", 2), ("50000 100000", 1)],
+)
+def test_quota_v2(tree: Tree, monkeypatch: pytest.MonkeyPatch, quota: str, expected: int) -> None:
+    affinity(monkeypatch, set(range(8)))
+    tree.put("proc/self/cgroup", "0::/\n")
+    tree.put("sys/fs/cgroup/cpu.max", quota + "\n")
+    assert default_num_threads(tree.root) == expected
+
+
+def test_quota_of_any_group_around_counts(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    affinity(monkeypatch, set(range(8)))
+    tree.put("proc/self/cgroup", "0::/a.slice/b.scope\n")
+    tree.put("sys/fs/cgroup/a.slice/b.scope/cpu.max", "max 100000\n")
+    tree.put("sys/fs/cgroup/a.slice/cpu.max", "300000 100000\n")
+    assert default_num_threads(tree.root) == 3
+
+
+def test_quota_v1(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    affinity(monkeypatch, set(range(8)))
+    tree.put("proc/self/cgroup", "5:cpu,cpuacct:/docker/abc\n2:memory:/docker/abc\n0::/\n")
+    # Inside of the container its group is the mount itself; /docker/abc is not there.
+    tree.put("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "200000\n")
+    tree.put("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000\n")
+    assert default_num_threads(tree.root) == 2
+    tree.put("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "-1\n")
+    assert default_num_threads(tree.root) == 8
+
+
+def test_this_machine() -> None:
+    assert 1 <= default_num_threads() <= (os.cpu_count() or 1)
+    assert (available_memory() or MB) > 0
+
+
+def test_memory_of_the_machine(tree: Tree) -> None:
+    tree.put("proc/meminfo", "MemTotal: 9000 kB\nMemAvailable:    2048 kB\n")
+    assert available_memory(tree.root) == 2 * MB
+
+
+def test_memory_of_the_groups(tree: Tree) -> None:
+    """Pages of files can be dropped: they do not count as used."""
+    tree.put("proc/meminfo", f"MemAvailable: {1 << 30} kB\n")
+    tree.put("proc/self/cgroup", "0::/app\n")
+    tree.put("sys/fs/cgroup/app/memory.max", str(500 * MB))
+    tree.put("sys/fs/cgroup/app/memory.current", str(300 * MB))
+    stat = f"anon 5\ninactive_file {150 * MB}\nactive_file {50 * MB}\n"
+    tree.put("sys/fs/cgroup/app/memory.stat", stat)
+    assert available_memory(tree.root) == 400 * MB
+    tree.put("sys/fs/cgroup/app/memory.max", "max\n")
+    assert available_memory(tree.root) == 1 << 40
+
+
+def test_memory_of_the_groups_v1(tree: Tree) -> None:
+    tree.put("proc/meminfo", f"MemAvailable: {1 << 30} kB\n")
+    tree.put("proc/self/cgroup", "4:memory:/x\n")
+    tree.put("sys/fs/cgroup/memory/x/memory.limit_in_bytes", str(500 * MB))
+    tree.put("sys/fs/cgroup/memory/x/memory.usage_in_bytes", str(300 * MB))
+    tree.put("sys/fs/cgroup/memory/x/memory.stat", f"total_inactive_file {100 * MB}\n")
+    tree.put("sys/fs/cgroup/memory/memory.limit_in_bytes", str(2**63 - 4096))
+    tree.put("sys/fs/cgroup/memory/memory.usage_in_bytes", str(300 * MB))
+    assert available_memory(tree.root) == 300 * MB
+
+
+def test_what_does_not_fit(caplog: pytest.LogCaptureFixture) -> None:
+    need = MemoryNeed(weights=900 * MB, kv=800 * MB, arena=50 * MB)
+    check_memory(need, None, context_length=4096)
+    check_memory(need, 4096 * MB, context_length=4096)
+    assert not caplog.records
+    with caplog.at_level(logging.WARNING):
+        check_memory(need, 1000 * MB, context_length=4096)  # mapped weights may be dropped
+    assert "900 MB" in caplog.text and "150 MB" in caplog.text
+    with pytest.raises(ResourceError) as error:
+        check_memory(need, 500 * MB, context_length=4096)
+    for part in ("context_length=4096", "800 MB", "50 MB", "500 MB", "about 1632 fits"):
+        assert part in str(error.value)
+    with pytest.raises(ResourceError, match="smaller model"):
+        check_memory(need, 100 * MB, context_length=4096)
+
+
+def test_context_length(caplog: pytest.LogCaptureFixture) -> None:
+    def choose(wanted: int | None, model: int, budget: int | None = None) -> int:
+        return choose_context_length(wanted, model, kv_bytes_per_page=MB, budget=budget)
+
+    assert choose(None, 2048) == 2048
+    assert choose(None, 131072) == 8192
+    assert choose(16384, 131072) == 16384
+    assert not caplog.records
+    assert choose(None, 131072, budget=130 * MB) == 4096
+    assert "4096 instead of 8192" in caplog.text
+    assert choose(None, 131072, budget=0) == 512
+    assert choose(8192, 131072, budget=0) == 8192  # a wish is not changed silently
+    for bad in (0, -1, 131073, 1.5, "1", True):
+        with pytest.raises(InvalidParameterError, match="context_length"):
+            choose(bad, 131072)  # type: ignore[arg-type]
+
+
+def test_engine_config() -> None:
+    assert EngineConfig(context_length=33, num_threads=1).num_pages == 2
+    for name, bad in [("num_threads", 0), ("num_threads", 1.0), ("context_length", True)]:
+        with pytest.raises(InvalidParameterError, match=name):
+            EngineConfig(**{"context_length": 32, "num_threads": 1, name: bad})  # type: ignore[arg-type]
+    with pytest.raises(InvalidParameterError, match="activations='f8'.*int8, float32"):
+        EngineConfig(context_length=32, num_threads=1, activations="f8")
