@@ -4,7 +4,7 @@ LlambaError
 ├── ModelError               something about a model file or name
 │   ├── ModelNotFoundError     no such path, name or repository
 │   ├── InvalidModelFileError  the bytes are not a sound GGUF file
-│   ├── UnsupportedModelError  sound, but of a kind that is not run (architecture, format, tokenizer)
+│   ├── UnsupportedModelError  sound, but its architecture, format or tokenizer is not run
 │   └── DownloadError          a pull failed: network, checksum, disk
 ├── RequestError             something about what was asked
 │   ├── InvalidParameterError  a sampling or engine parameter out of its range
@@ -16,7 +16,7 @@ LlambaError
 
 
 class LlambaError(Exception):
-    """Base of every error that llamba raises on purpose; the message says what, which value, what to do."""
+    """Base of the errors raised on purpose; a message says what, which value, what to do."""
 
     exit_code = 1
 

@@ -14,6 +14,7 @@ peers' environments do not have it.
 """
 
 import importlib
+import importlib.util
 import json
 import os
 import random
@@ -105,6 +106,11 @@ class IkLlamaCpp:
     def __init__(self, job: dict[str, Any]) -> None:
         """`repack`: llama-bench's -rtr 1 (off by default); flash attention and fused ops are on."""
         self.ctypes: Any = importlib.import_module("ctypes")
+        # Its libllama.so does not know that libggml.so lies beside it: load that one first.
+        spec = importlib.util.find_spec("ik_llama_cpp")
+        if spec is None or spec.origin is None:
+            raise RuntimeError("the package ik-llama-cpp-python is not installed")
+        self.ctypes.CDLL(os.path.join(os.path.dirname(spec.origin), "lib", "libggml.so"))
         self.api: Any = importlib.import_module("ik_llama_cpp._ctypes_api")
         api, c = self.api, self.ctypes
         # The functions below are in the library but not in the binding.

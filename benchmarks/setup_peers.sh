@@ -14,8 +14,9 @@ folder=$(cd "$1" && pwd)
 # (-w: ik_llama.cpp's warnings alone fill 100 MB.)
 export CMAKE_ARGS="-DGGML_NATIVE=ON -DCMAKE_C_FLAGS=-w -DCMAKE_CXX_FLAGS=-w"
 
-complete() { # NAME MODULE
-  "$folder/$1/bin/python" -c "import $2" 2>/dev/null
+complete() { # NAME PACKAGE VERSION
+  "$folder/$1/bin/python" -c \
+    "from importlib.metadata import version; assert version('$2') == '$3'" 2>/dev/null
 }
 
 build() { # NAME PIP-ARGUMENT...
@@ -27,10 +28,10 @@ build() { # NAME PIP-ARGUMENT...
     >"$folder/$name.log" 2>&1 || { tail -n 20 "$folder/$name.log" >&2; exit 1; }
 }
 
-complete llama llama_cpp ||
+complete llama llama-cpp-python 0.3.36 ||
   build llama --no-binary llama-cpp-python llama-cpp-python==0.3.36
 
-if ! complete ik ik_llama_cpp; then
+if ! complete ik ik-llama-cpp-python 0.1.5; then
   # This source distribution lacks one file of its build, the script that writes the version's
   # constants into build-info.cpp; without it the build stops half way.
   source=$folder/ik-source
@@ -54,5 +55,5 @@ END
   build ik "$source"
 fi
 
-complete llama llama_cpp && complete ik ik_llama_cpp
+complete llama llama-cpp-python 0.3.36 && complete ik ik-llama-cpp-python 0.1.5
 echo "peers are ready in $folder"

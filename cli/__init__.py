@@ -1,1 +1,1 @@
-
+"""Every way in: the terminal commands, one a file."""

@@ -127,9 +127,9 @@ def stats_line(answer: Answer) -> str:
     t = answer.timings
     if not t:
         return "nothing was run"
-    cached = f", {t['cache_n']:.0f} from the cache" if t["cache_n"] else ""
+    cached = f" ({t['cache_n']:.0f} cached)" if t["cache_n"] else ""
     return (
         f"prompt {answer.num_prompt_tokens} tokens{cached}, {t['prompt_per_second']:.0f} tok/s; "
-        f"first token after {t['ttft_ms'] / 1e3:.2f} s; "
+        f"first {t['ttft_ms'] / 1e3:.2f} s; "
         f"answer {t['predicted_n']:.0f} tokens, {t['predicted_per_second']:.1f} tok/s"
     )

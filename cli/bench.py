@@ -1,6 +1,7 @@
 """`llamba bench`: prefill and decode speed, in llama-bench's terms."""
 
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -8,12 +9,12 @@ import click
 from ..errors import InvalidParameterError
 from . import loading
 from .bench_output import WRITERS
-from .console import progress
+from .progress import progress
 
 if TYPE_CHECKING:
     from ..models.weights import Weights
     from ..runtime.program import Program
-    from .measure import Samples, Test
+    from .measure import Case, Samples
 
 # general.file_type, in llama.cpp's words (llama_ftype)
 FILE_TYPES = {
@@ -95,11 +96,11 @@ def command(
     Lists are measured one by one: -p 128,512 -t 1,2.
     """
     from ..runtime.threads import default_num_threads
-    from .measure import Test
+    from .measure import Case
 
-    tests = [Test(n, 0, depth) for n in n_prompt for depth in n_depth if n]
-    tests += [Test(0, n, depth) for n in n_gen for depth in n_depth if n]
-    tests += [Test(*_pair(pair), depth) for pair in pairs for depth in n_depth]
+    tests = [Case(n, 0, depth) for n in n_prompt for depth in n_depth if n]
+    tests += [Case(0, n, depth) for n in n_gen for depth in n_depth if n]
+    tests += [Case(*_pair(pair), depth) for pair in pairs for depth in n_depth]
     if not tests:
         raise InvalidParameterError("nothing to measure: give -p or -n a number above 0")
     if min(repetitions) < 1 or ubatch_size < 1 or min(threads or [1]) < 1:
@@ -132,24 +133,24 @@ def _pair(text: str) -> tuple[int, int]:
 
 
 def _build(
-    weights: "Weights", tests: "list[Test]", num_threads: int, max_tokens: int, activations: str
+    weights: "Weights", tests: "list[Case]", num_threads: int, max_tokens: int, activations: str
 ) -> "Program":
     """A program with just the pages that the largest test needs."""
     from ..runtime.forward import build_program
 
-    with progress("compiling kernels for this CPU, once") as update:
+    with progress(str(weights.gguf.path)) as update:
         return build_program(
             weights,
             num_pages=max(test.num_pages for test in tests),
             num_threads=num_threads,
             max_tokens=max_tokens,
             activations=activations,
-            progress=update,
+            progress=partial(update, "compile"),
         )
 
 
 def _measure(
-    program: "Program", weights: "Weights", test: "Test", repetitions: int, warmup: bool
+    program: "Program", weights: "Weights", test: "Case", repetitions: int, warmup: bool
 ) -> "Samples":
     from .measure import Bench
 

@@ -9,13 +9,13 @@ import click
 from .console import print_json
 
 if TYPE_CHECKING:
-    from .measure import Test
+    from .measure import Case
 
 
 class Writer(Protocol):
     """Takes the rows one by one."""
 
-    def write(self, row: dict[str, Any], test: "Test") -> None:
+    def write(self, row: dict[str, Any], test: "Case") -> None:
         """One more row."""
 
     def close(self) -> None:
@@ -31,18 +31,12 @@ class Markdown:
     def __init__(self) -> None:
         self.begun = False
 
-    def write(self, row: dict[str, Any], test: "Test") -> None:
+    def write(self, row: dict[str, Any], test: "Case") -> None:
         """One more row."""
         if not self.begun:
             self._line(self.columns)
-            click.echo(
-                "|"
-                + "|".join(
-                    " " + "-" * (width - 1) + (" " if i == 0 else ":") + ("" if i else " ")
-                    for i, width in enumerate(self.widths)
-                )
-                + "|"
-            )
+            rules = ("-" * (width - 1) + ("-:"[i > 0]) for i, width in enumerate(self.widths))
+            click.echo("| " + " | ".join(rules) + " |")
             self.begun = True
         params = row["model_n_params"]
         mib = row["model_size"] / 2**20
@@ -75,7 +69,7 @@ class Json:
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
 
-    def write(self, row: dict[str, Any], test: "Test") -> None:
+    def write(self, row: dict[str, Any], test: "Case") -> None:
         """One more row."""
         self.rows.append(row)
 
@@ -87,7 +81,7 @@ class Json:
 class JsonLines:
     """One object a line, as soon as it is measured."""
 
-    def write(self, row: dict[str, Any], test: "Test") -> None:
+    def write(self, row: dict[str, Any], test: "Case") -> None:
         """One more row."""
         print_json(row)
         sys.stdout.flush()
@@ -102,7 +96,7 @@ class Csv:
     def __init__(self) -> None:
         self.writer: Any = None
 
-    def write(self, row: dict[str, Any], test: "Test") -> None:
+    def write(self, row: dict[str, Any], test: "Case") -> None:
         """One more row."""
         row = {name: value for name, value in row.items() if not isinstance(value, list)}
         if self.writer is None:

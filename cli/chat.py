@@ -1,5 +1,6 @@
 """`llamba chat`: a conversation in the terminal."""
 
+import dataclasses
 import sys
 from pathlib import Path
 from typing import Any
@@ -7,8 +8,10 @@ from typing import Any
 import click
 
 from ..errors import ChatTemplateError
+from ..models.catalogue import DEFAULT_MODEL
 from . import loading
-from .options import DEFAULT_MODEL, engine_from, engine_options, sampling_options, sampling_params
+from .answer import silent_keys
+from .options import engine_from, engine_options, sampling_options, sampling_values
 from .prompt import clean, read_stdin
 
 
@@ -41,24 +44,27 @@ def command(
     are carried out in their order and separate messages.
     """
     engine = engine_from(options)
-    params = sampling_params(options)
+    values = sampling_values(options)
     interactive = sys.stdin.isatty()
     text = "" if interactive else read_stdin()
     if not interactive and not text.strip():
         return  # `</dev/null`: nothing was asked, so no model is loaded
-    llm = loading.open_llm(model, engine)
+    with silent_keys():  # what is typed meanwhile waits for the prompt
+        llm = loading.open_llm(model, engine)
     try:
-        if llm.chat_template is None:
+        if llm.chat_template is None and not loading.has_broken_template(llm):
             raise ChatTemplateError(
                 f"{model} has no chat template, so it can't chat: "
                 f'llamba run {model} "some text" continues a text; --chat-template gives it one'
             )
+        if loading.has_broken_template(llm):
+            llm.chat([{"role": "user", "content": "?"}], stream=True)  # raises what is wrong
         from .session import Session
 
         session = Session(
             llm,
             model,
-            params,
+            dataclasses.replace(llm.default_params, **values),
             system=clean(system) if system else None,
             markdown=not plain and sys.stdout.isatty(),
             stats=stats,

@@ -3,14 +3,10 @@
 import json
 import os
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import click
-
-Progress = Callable[[int, int], None]  # (done, total); total 0 = unknown
 
 
 def has_color() -> bool:
@@ -86,76 +82,3 @@ def size(num_bytes: float) -> str:
             return f"{num_bytes:.0f} {unit}" if unit == "B" else f"{num_bytes:.1f} {unit}"
         num_bytes /= 1000
     return f"{num_bytes:.1f} TB"
-
-
-@contextmanager
-def progress(title: str, *, in_bytes: bool = False) -> Iterator[Progress]:
-    """A progress bar on stderr that appears with its first call; plain lines when not a terminal.
-
-    A bar of rich costs 0.1 s to import: it is paid only when there is something to wait for.
-    """
-    bar = _Bar(title, in_bytes) if sys.stderr.isatty() else _Lines(title, in_bytes)
-    try:
-        yield bar.update
-    finally:
-        bar.close()
-
-
-class _Lines:
-    """Progress as lines: when it starts, every ten seconds, and when it is done."""
-
-    def __init__(self, title: str, in_bytes: bool) -> None:
-        self.title = title
-        self.show = size if in_bytes else str
-        self.next_at = 0.0
-        self.finished = False
-
-    def update(self, done: int, total: int) -> None:
-        now = time.monotonic()
-        last = bool(total) and done >= total
-        if self.finished or (now < self.next_at and not last):
-            return
-        amount = f"{self.show(done)} of {self.show(total)}" if total else self.show(done)
-        note(f"{self.title}: {amount}" + (", done" if last else ""))
-        self.next_at = now + 10
-        self.finished = last
-
-    def close(self) -> None:
-        pass
-
-
-class _Bar:
-    """Progress as a bar of rich."""
-
-    def __init__(self, title: str, in_bytes: bool) -> None:
-        self.title = title
-        self.in_bytes = in_bytes
-        self.bar: Any = None
-        self.task: Any = None
-
-    def update(self, done: int, total: int) -> None:
-        if self.bar is None:
-            from rich.console import Console
-            from rich.progress import (
-                BarColumn,
-                DownloadColumn,
-                MofNCompleteColumn,
-                Progress,
-                TextColumn,
-                TimeRemainingColumn,
-                TransferSpeedColumn,
-            )
-
-            columns: list[Any] = [TextColumn("{task.description}"), BarColumn()]
-            columns += [DownloadColumn()] if self.in_bytes else [MofNCompleteColumn()]
-            columns += [TransferSpeedColumn()] if self.in_bytes else []
-            self.bar = Progress(
-                *columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True
-            )
-            self.bar.start()
-            self.task = self.bar.add_task(self.title, total=total or None)
-        self.bar.update(self.task, completed=done, total=total or None)
-
-    def close(self) -> None:
-        if self.bar is not None:
-            self.bar.stop()

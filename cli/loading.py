@@ -3,8 +3,9 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .console import progress, show_warnings
+from .console import show_warnings
 from .options import EngineOptions
+from .progress import progress
 
 if TYPE_CHECKING:
     from ..models.gguf import GGUFFile
@@ -20,17 +21,22 @@ def find(name: str) -> Path:
     from ..models import store
 
     show_warnings()
-    with progress(f"fetching {name}", in_bytes=True) as update:
+    with progress(name) as update:
         return store.resolve(name, progress=update)
 
 
 def open_llm(name: str, options: EngineOptions) -> "LLM":
     """The model, ready to generate; shows what takes long on stderr."""
-    path = find(name)
+    show_warnings()
     from ..runtime.llm import LLM
 
-    with progress("compiling kernels for this CPU, once") as update:
-        return LLM(path, progress=update, **options.given())
+    with progress(name) as update:
+        return LLM(name, progress=update, **options.given())
+
+
+def has_broken_template(llm: "LLM") -> bool:
+    """Whether the file has a chat template that can't be used: `chat` says why (PAINS P29)."""
+    return llm.chat_template is None and "tokenizer.chat_template" in llm.weights.gguf.metadata
 
 
 def open_file(name: str) -> "GGUFFile":

@@ -56,14 +56,27 @@ class LlambaGroup(click.Group):
             import difflib
 
             near = difflib.get_close_matches(name, COMMANDS, n=2)
-            hint = f"did you mean {' or '.join(near)}?" if near else "see llamba --help"
-            ctx.fail(f"no command {name!r}: {hint}")
+            hint = f": did you mean {' or '.join(near)}?" if near else ""
+            ctx.fail(f"no command {name!r}{hint}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """From the table, so that `--help` imports nothing."""
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        """Wrong options of the group itself: one line as well."""
+        try:
+            return super().make_context(info_name, args, parent, **extra)
+        except click.ClickException as error:
+            raise click.exceptions.Exit(report_usage(error)) from None
 
     def invoke(self, ctx: click.Context) -> Any:
         """Runs the command; every error leaves as one line on stderr and an exit code."""
@@ -72,13 +85,24 @@ class LlambaGroup(click.Group):
             sys.stdout.flush()
             return result
         except click.ClickException as error:
-            # Usage errors of a sub-command: click's own lines, here so that the code is 2 for all.
-            error.show()
-            raise click.exceptions.Exit(error.exit_code) from None
+            raise click.exceptions.Exit(report_usage(error)) from None
         except (click.exceptions.Exit, click.Abort):
             raise
         except BaseException as error:
             raise click.exceptions.Exit(report(error)) from None
+
+
+def report_usage(error: click.ClickException) -> int:
+    """A wrong command line in one line (click's own has four); returns the exit code."""
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        error.show()
+        return 0
+    from .console import fail
+
+    context = getattr(error, "ctx", None)
+    hint = f" (see {context.command_path} --help)" if context else ""
+    fail(error.format_message().rstrip(".") + hint)
+    return error.exit_code
 
 
 def report(error: BaseException) -> int:

@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from markdown_it import MarkdownIt
     from rich.console import Console, ConsoleOptions, RenderResult
     from rich.markdown import Markdown
+    from rich.segment import Segment
 
 REFRESH_S = 0.08  # a redraw of the live block; faster flickers, slower stutters
 
@@ -61,7 +62,7 @@ class MarkdownStream:
             return
         self.drawn_at = now
         finished, self.pending = split_finished(self.pending)
-        shown = _Tail(render(self.pending), self.printed or bool(finished.strip()))
+        shown = _Lines(render(self.pending), gap=self.printed or bool(finished.strip()), fit=True)
         if finished.strip():
             # Live prints it above itself and redraws in the same write: nothing flickers.
             self.live.update(shown)
@@ -71,35 +72,56 @@ class MarkdownStream:
 
     def _print(self, text: str) -> None:
         if text.strip():
-            if self.printed:
-                self.console.print()
-            self.console.print(render(text))
+            self.console.print(_Lines(render(text), gap=self.printed), end="")
             self.printed = True
 
 
-class _Tail:
-    """The last lines of a renderable, as many as the screen holds."""
+class _Lines:
+    """The lines of a renderable without empty ones around it, after one empty line if `gap`.
 
-    def __init__(self, inner: "Markdown", gap: bool) -> None:
+    With `fit` only the last ones, as many as the screen holds.
+    """
+
+    def __init__(self, inner: "Markdown", *, gap: bool, fit: bool = False) -> None:
         self.inner = inner
         self.gap = gap
+        self.fit = fit
 
     def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "RenderResult":
         from rich.segment import Segment
 
-        lines = console.render_lines(self.inner, options, pad=False)
+        lines = console.render_lines(self.inner, options.update(height=None), pad=False)
+        while lines and _is_empty(lines[0]):
+            lines.pop(0)
+        while lines and _is_empty(lines[-1]):
+            lines.pop()
         if self.gap and lines:
             lines.insert(0, [])
-        for line in lines[-max(console.height - 2, 1) :]:
+        for line in lines[-max(console.height - 2, 1) :] if self.fit else lines:
             yield from line
             yield Segment.line()
 
 
-def render(text: str) -> "Markdown":
-    """Markdown as chat models write it: raw HTML is text (rich would drop it), links show whole."""
-    from rich.markdown import Markdown
+def _is_empty(line: "list[Segment]") -> bool:
+    return not any(segment.text.strip() for segment in line)
 
-    markdown = Markdown(text, code_theme="ansi_dark", hyperlinks=False)
+
+def render(text: str) -> "Markdown":
+    """Markdown as chat models write it: raw HTML is text (rich would drop it), links show whole,
+
+    headings stand at the left edge.
+    """
+    from rich.markdown import Heading, Markdown
+
+    class LeftHeading(Heading):
+        def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "RenderResult":
+            self.text.justify = "left"
+            yield self.text
+
+    class ChatMarkdown(Markdown):
+        elements = {**Markdown.elements, "heading_open": LeftHeading}
+
+    markdown = ChatMarkdown(text, code_theme="ansi_dark", hyperlinks=False)
     markdown.parsed = _parser().enable("strikethrough").parse(text)
     return markdown
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Test:
+class Case:
     """A prompt of `num_prompt` tokens, then `num_gen` decoded ones, after `depth` in the cache."""
 
     num_prompt: int
@@ -45,7 +45,7 @@ class Test:
 class Samples:
     """One duration a repetition, in ns."""
 
-    test: Test
+    test: Case
     ns: list[int]
 
     @property
@@ -89,15 +89,15 @@ class Bench:
         self.tokens = np.random.default_rng(seed).integers(0, vocab_size, 1 << 14, dtype=np.int32)
         self.pages = np.arange(program.num_pages, dtype=np.int32)
 
-    def measure(self, test: Test, repetitions: int, *, warmup: bool = True) -> Samples:
+    def measure(self, test: Case, repetitions: int, *, warmup: bool = True) -> Samples:
         """Warm up as llama-bench does (the whole prompt, one decoded token), then repeat."""
         if test.depth:
             self.prefill(0, test.depth)
         if warmup:
-            self._once(Test(test.num_prompt, min(test.num_gen, 1), test.depth))
+            self._once(Case(test.num_prompt, min(test.num_gen, 1), test.depth))
         return Samples(test, [self._once(test) for _ in range(repetitions)])
 
-    def _once(self, test: Test) -> int:
+    def _once(self, test: Case) -> int:
         started = time.perf_counter_ns()
         self.prefill(test.depth, test.num_prompt)
         position = test.depth + test.num_prompt

@@ -5,16 +5,11 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
 from ..errors import InvalidParameterError
-
-if TYPE_CHECKING:
-    from ..runtime.request import SamplingParams
-
-DEFAULT_MODEL = "smollm2"
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -125,15 +120,20 @@ def engine_from(options: dict[str, Any]) -> EngineOptions:
     )
 
 
-def sampling_params(options: dict[str, Any]) -> "SamplingParams":
-    """SamplingParams from the options that were given. Raises InvalidParameterError."""
-    from ..runtime.request import SamplingParams
-
-    return SamplingParams(**sampling_values(options))
-
-
 def sampling_values(options: dict[str, Any]) -> dict[str, Any]:
-    """The given options as SamplingParams' fields: -1 is None, texts unescaped, biases parsed."""
+    """The given options as SamplingParams' fields: -1 is None, texts unescaped, biases parsed.
+
+    They replace fields of the model's own defaults. Raises InvalidParameterError, before a model is
+    loaded.
+    """
+    from ..runtime.params import SamplingParams
+
+    values = _parsed(options)
+    SamplingParams(**values)
+    return values
+
+
+def _parsed(options: dict[str, Any]) -> dict[str, Any]:
     given = {name: value for name, value in options.items() if value not in (None, ())}
     for name in ("seed", "max_tokens"):
         if given.get(name) == -1:

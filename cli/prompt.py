@@ -2,16 +2,18 @@
 
 import difflib
 import os
+import re
 import stat
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import ModelNotFoundError, RequestError
+from ..models.catalogue import CATALOGUE, DEFAULT_MODEL
 from .console import note
-from .options import DEFAULT_MODEL
 
 # How long a pipe that came with a prompt may stay silent before we go on without it, counted
 # from the start: a forgotten open pipe (a service, a container) must not hang the command.
@@ -29,11 +31,12 @@ class Question:
 
 def known_names() -> list[str]:
     """Names that need no path: the catalogue's and the store's."""
+    from ..errors import ModelError
     from ..models import store
-    from ..models.catalogue import CATALOGUE
 
     names = dict.fromkeys(CATALOGUE)
-    names.update((model.name, None) for model in store.list_models())
+    with suppress(ModelError):  # no home folder, hence no store
+        names.update((model.name, None) for model in store.list_models())
     return list(names)
 
 
@@ -41,11 +44,13 @@ def is_model(argument: str) -> bool:
     """Whether an argument is a model: hf:..., a .gguf path, a folder with one, a known name."""
     if argument.startswith("hf:") or argument.lower().endswith(".gguf"):
         return "\n" not in argument
+    if re.match(r"(https?://)?(www\.)?(hf\.co|huggingface\.co)/\S+$", argument):
+        return True
     if not argument or any(c.isspace() for c in argument):
         return False
     if os.sep in argument and Path(argument).is_dir():
         return True
-    return argument in known_names()
+    return argument in CATALOGUE or argument in known_names()
 
 
 def split(arguments: Sequence[str], model: str | None) -> Question:

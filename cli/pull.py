@@ -2,7 +2,8 @@
 
 import click
 
-from .console import note, print_json, progress, size
+from .console import note, print_json, size
+from .progress import progress
 
 
 @click.command("pull")
@@ -11,12 +12,13 @@ from .console import note, print_json, progress, size
 def command(names: tuple[str, ...], as_json: bool) -> None:
     """Fetch a model into the cache: a catalogue name, or hf:OWNER/REPO[:QUANT]."""
     from ..models import store
+    from ..models.gguf import shard_paths
 
     rows = []
     for name in names:
-        with progress(f"fetching {name}", in_bytes=True) as update:
+        with progress(name) as update:
             path = store.pull(name, progress=update)
-        num_bytes = path.stat().st_size
+        num_bytes = sum(shard.stat().st_size for shard in shard_paths(path))
         rows.append({"name": name, "path": str(path), "num_bytes": num_bytes})
         if not as_json:
             note(f"{name} is there ({size(num_bytes)})")

@@ -2,7 +2,7 @@
 
 import click
 
-from .console import note, print_json
+from .console import note, print_json, size
 
 
 @click.command("rm")
@@ -12,9 +12,11 @@ def command(names: tuple[str, ...], as_json: bool) -> None:
     """Delete a model from the cache. Files elsewhere are never touched."""
     from ..models import store
 
+    rows = []
     for name in names:
-        store.remove(name)
+        num_bytes = store.remove(name)
+        rows.append({"name": name, "num_bytes": num_bytes})
         if not as_json:
-            note(f"{name} is removed")
+            note(f"{name} is removed ({size(num_bytes)} freed)")
     if as_json:
-        print_json({"removed": list(names)})
+        print_json(rows)

@@ -1,5 +1,6 @@
 """`llamba run`: one prompt, one answer."""
 
+import dataclasses
 import sys
 import time
 from pathlib import Path
@@ -11,7 +12,7 @@ from . import loading
 from .answer import Interrupt, collect, stats_line
 from .console import note, print_json
 from .main import INTERRUPTED
-from .options import engine_from, engine_options, sampling_options, sampling_params
+from .options import engine_from, engine_options, sampling_options, sampling_values
 from .prompt import assemble, split
 
 
@@ -61,7 +62,7 @@ def command(
     started = time.monotonic()
     engine = engine_from(options)
     question = split(arguments, model)
-    params = sampling_params(options)
+    values = sampling_values(options)
     nothing = not question.text.strip() and not files
     # With nothing to say yet, the prompt (or the error) comes first; else stdin gets the load time.
     prompt = assemble(question, files, started=started, raw=raw) if nothing else None
@@ -71,7 +72,8 @@ def command(
             prompt = assemble(question, files, started=started, raw=raw)
         if verbose:
             note(f"model {question.model}, context {llm.context_length} tokens")
-        if not raw and llm.chat_template is None:
+        params = dataclasses.replace(llm.default_params, **values)
+        if not raw and llm.chat_template is None and not loading.has_broken_template(llm):
             note(f"{question.model} has no chat template: it continues the prompt as it is (--raw)")
             raw = True
         if raw and system:

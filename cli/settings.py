@@ -24,8 +24,9 @@ OFF = ("none", "off", "default")
 def show(params: "SamplingParams") -> list[str]:
     """One line a parameter; those that differ from the default are marked."""
     lines = []
+    defaults = type(params)()
     for f in dataclasses.fields(params):
-        value, default = getattr(params, f.name), _default(f)
+        value, default = getattr(params, f.name), getattr(defaults, f.name)
         mark = "" if value == default else f"   (default {_text(default)})"
         lines.append(f"{f.name:24} {_text(value)}{mark}")
     return lines
@@ -37,19 +38,19 @@ def change(params: "SamplingParams", line: str) -> "SamplingParams":
     Raises InvalidParameterError for unknown names and values.
     """
     name, value = _name_and_value(line)
-    by_name = {f.name: f for f in dataclasses.fields(params)}
+    names = [f.name for f in dataclasses.fields(params)]
     name = ALIASES.get(name, name)
-    if name not in by_name:
+    if name not in names:
         import difflib
 
-        near = difflib.get_close_matches(name, [*by_name, *ALIASES], n=2)
+        near = difflib.get_close_matches(name, [*names, *ALIASES], n=2)
         hint = f"did you mean {' or '.join(near)}?" if near else "/set shows them all"
         raise InvalidParameterError(f"no parameter {name!r}: {hint}")
     if not value:
         raise InvalidParameterError(
             f"{name} is {_text(getattr(params, name))}: /set {name} VALUE changes it"
         )
-    new = _default(by_name[name]) if value.lower() in OFF else _parse(params, name, value)
+    new = getattr(type(params)(), name) if value.lower() in OFF else _parse(params, name, value)
     try:
         return dataclasses.replace(params, **{name: new})
     except (TypeError, ValueError) as error:
@@ -65,7 +66,7 @@ def _name_and_value(line: str) -> tuple[str, str]:
 
 
 def _parse(params: "SamplingParams", name: str, value: str) -> Any:
-    default = _default(next(f for f in dataclasses.fields(params) if f.name == name))
+    default = getattr(type(params)(), name)
     kinds = {field: kind for field, _, kind, _ in SAMPLING}
     try:
         if isinstance(default, bool):
@@ -84,12 +85,6 @@ def _parse(params: "SamplingParams", name: str, value: str) -> Any:
         return number
     except (KeyError, ValueError):
         raise InvalidParameterError(f"{name} can't be {value!r}") from None
-
-
-def _default(f: "dataclasses.Field[Any]") -> Any:
-    if f.default_factory is not dataclasses.MISSING:
-        return f.default_factory()
-    return f.default
 
 
 def _text(value: Any) -> str:

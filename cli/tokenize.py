@@ -1,10 +1,15 @@
 """`llamba tokenize`: the tokens of a text."""
 
+from typing import TYPE_CHECKING
+
 import click
 
 from . import loading
 from .console import print_json, print_table
 from .prompt import clean, read_stdin
+
+if TYPE_CHECKING:
+    from ..models.tokenizer import Tokenizer
 
 
 @click.command("tokenize")
@@ -31,9 +36,20 @@ def command(
     if count:
         print_json({"count": len(ids)}) if as_json else click.echo(len(ids))
     elif as_json and pieces:
-        print_json([{"id": i, "piece": tokenizer.token_text(i)} for i in ids])
+        print_json([{"id": i, "piece": _piece(tokenizer, i)} for i in ids])
     elif as_json:
         print_json(ids)
     else:
-        rows = [(str(i), repr(tokenizer.token_text(i))) for i in ids]
+        rows = [(str(i), repr(_piece(tokenizer, i))) for i in ids]
         print_table(("ID", "PIECE"), rows, right="r")
+
+
+def _piece(tokenizer: "Tokenizer", token_id: int) -> str:
+    """The text that a token stands for; of control tokens their name, of half characters <XX>."""
+    data = tokenizer.token_bytes(token_id)
+    if not data:
+        return tokenizer.token_text(token_id)
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return "".join(f"<0x{byte:02X}>" for byte in data)

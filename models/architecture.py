@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 
 class Rope(Enum):
-    """How the rotated pairs of a head lie: neighbours (2i, 2i+1), halves (i, i + n/2), or no rotation."""
+    """How a head's rotated pairs lie: neighbours (2i, 2i+1), halves (i, i + n/2), or none."""
 
     NONE = 0
     NORM = 1
@@ -73,7 +73,7 @@ class Hyperparameters:
         return 0 if (layer + 1) % self.window_pattern == 0 else self.window
 
     def layer_rope(self, layer: int) -> tuple[float, float]:
-        """(base, position scale) of a layer's rotation; sliding layers have their own base, no scale."""
+        """(base, position scale) of a layer's rotation; sliding layers have a base of their own."""
         if self.layer_window(layer):
             return self.window_rope_base, 1.0
         return self.rope_base, self.rope_scale

@@ -9,31 +9,17 @@ the metadata are decoded at once, strings and arrays when they are asked for.
 """
 
 import mmap
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from ..errors import InvalidModelFileError, ModelNotFoundError
+from .gguf_names import shard_paths
 from .gguf_shard import Shard, unmap
 from .gguf_types import TENSOR_TYPES, Metadata, Span, TensorInfo, TensorType
 
 __all__ = ["TENSOR_TYPES", "GGUFFile", "TensorInfo", "TensorType", "shard_paths"]
-
-_SHARD_NAME = re.compile(r"(?P<stem>.*)-(?P<no>\d{5})-of-(?P<count>\d{5})\.gguf", re.DOTALL)
-
-
-def shard_paths(path: Path) -> list[Path]:
-    """All files of the split model whose shard `path` is, by its name; `[path]` for a whole one."""
-    match = _SHARD_NAME.fullmatch(path.name)
-    if not match or not 1 <= int(match["no"]) <= int(match["count"]):
-        return [path]
-    count = int(match["count"])
-    return [
-        path.with_name(f"{match['stem']}-{no:05d}-of-{count:05d}.gguf")
-        for no in range(1, count + 1)
-    ]
 
 
 class GGUFFile:

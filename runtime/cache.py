@@ -10,6 +10,7 @@ import numpy as np
 
 from ..models.architecture import Hyperparameters
 from .batch import PAGE_SIZE
+from .kernels.records import MAX_ROWS
 
 
 def head_bytes(hyperparameters: Hyperparameters) -> int:
@@ -25,6 +26,14 @@ def layer_page_bytes(hyperparameters: Hyperparameters) -> int:
 def kv_bytes_per_page(hyperparameters: Hyperparameters) -> int:
     """Bytes of a page in all layers: 32 positions."""
     return hyperparameters.num_layers * layer_page_bytes(hyperparameters)
+
+
+def arena_bytes(numbers: Hyperparameters, max_tokens: int) -> int:
+    """Activation memory at most, without logits of more than 8 rows: an estimate for the door."""
+    q_dim, kv_dim = numbers.num_heads * numbers.head_dim, numbers.num_kv_heads * numbers.head_dim
+    floats = 2 * numbers.dim + 2 * q_dim + 2 * kv_dim + 2 * numbers.ffn_dim
+    quantized = 2 * numbers.dim + q_dim + numbers.ffn_dim
+    return max_tokens * (4 * floats + 2 * quantized) + 4 * MAX_ROWS * numbers.vocab_size
 
 
 class KVCache:

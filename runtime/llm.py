@@ -1,7 +1,6 @@
 """LLM: load a model, complete prompts, chat. The Python front door; the other fronts use it too."""
 
 import secrets
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -40,7 +39,8 @@ class LLM:
             (less, with a warning, if the KV cache would take more than half of the free memory).
         num_threads: default: physical cores that this process may use.
         activations: "int8" (fast) or "float32" (exact).
-        chat_template: Jinja text or a file's path, instead of the model's own template.
+        chat_template: Jinja text, the name of a built-in template ("chatml") or a file's path,
+            instead of the model's own.
         seed: makes the seeds that are drawn for requests without one repeatable.
         progress: called with (event, done, total) while something takes long: the events
             "wait", "download" and "verify" count bytes, "compile" counts kernels.
@@ -91,7 +91,6 @@ class LLM:
         self.default_params = self._loaded.default_params
         self.engine = Engine(self.program, self.tokenizer)
         self._closed = False
-        self._warned_bos = False
 
     @property
     def chat_template(self) -> "ChatTemplate | None":
@@ -274,16 +273,7 @@ class LLM:
     def _encode(self, prompt: str | list[int]) -> list[int]:
         if not isinstance(prompt, str):
             return prompt
-        ids = self.tokenizer.encode(prompt, add_special=True, parse_special=True)
-        bos = self.tokenizer.bos_id
-        if bos is not None and ids[:2] == [bos, bos] and not self._warned_bos:
-            self._warned_bos = True
-            warnings.warn(
-                "the prompt begins with two BOS tokens: one is written in the text, and the "
-                "tokenizer adds one itself; leave it out of the text",
-                stacklevel=3,
-            )
-        return ids
+        return self.tokenizer.encode(prompt, add_special=True, parse_special=True)
 
     def _template(self) -> "ChatTemplate":
         if self._loaded.chat_template_error is not None:

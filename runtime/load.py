@@ -62,6 +62,7 @@ def load(
     """Load a model; `LLM` documents the arguments and the errors."""
     from ..models.store import resolve
 
+    source = _template_source(chat_template)
     path = Path(resolve(model, progress=progress))
     gguf = GGUFFile.open(path)
     try:
@@ -69,7 +70,7 @@ def load(
         config = _configure(weights, context_length, num_threads, activations)
         with ThreadPoolExecutor(1) as pool:
             # Building the tokenizer is mostly Rust; meanwhile the kernels load.
-            text = pool.submit(_load_text, gguf, chat_template)
+            text = pool.submit(_load_text, gguf, source)
             program = _build(weights, config, progress)
             try:
                 tokenizer, template, template_error = text.result()
@@ -160,28 +161,35 @@ def _build(weights: Weights, config: EngineConfig, progress: Progress | None) ->
 
 
 def _load_text(
-    gguf: GGUFFile, chat_template: str | None
+    gguf: GGUFFile, template_source: str | None
 ) -> "tuple[Tokenizer, ChatTemplate | None, ChatTemplateError | None]":
     from ..models.chat import ChatTemplate
     from ..models.tokenizer import Tokenizer
 
     tokenizer = Tokenizer.from_gguf(gguf)
-    if chat_template is not None:
-        return tokenizer, ChatTemplate(_template_source(chat_template), tokenizer), None
+    tokenizer.encode("a", add_special=False)  # builds the encoder now, in this thread
+    if template_source is not None:
+        return tokenizer, ChatTemplate(template_source, tokenizer), None
     try:
         return tokenizer, ChatTemplate.from_gguf(gguf, tokenizer), None
     except ChatTemplateError as error:  # completions work without a template (PAINS P29)
         return tokenizer, None, error
 
 
-def _template_source(chat_template: str) -> str:
-    """A Jinja template as text, or from a file."""
+def _template_source(chat_template: str | None) -> str | None:
+    """A Jinja template as text, by the name of a built-in one, or from a file."""
+    if chat_template is None:
+        return None
+    from ..models.chat import BUILTIN_TEMPLATES
+
+    if chat_template in BUILTIN_TEMPLATES:
+        return BUILTIN_TEMPLATES[chat_template]
     if "{" in chat_template or "\n" in chat_template:
         return chat_template
     try:
         return Path(chat_template).read_text(encoding="utf-8")
     except OSError as error:
         raise InvalidParameterError(
-            f"chat_template={chat_template!r}: neither Jinja text nor a readable file "
-            f"({error.strerror})"
+            f"chat_template={chat_template!r}: neither Jinja text, nor the name of a built-in "
+            f"template, nor a readable file ({error.strerror})"
         ) from error

@@ -38,16 +38,22 @@ class OpList:
 class _Records:
     """An op list as memory that the kernels read."""
 
-    def __init__(self, ops: OpList, addresses: dict[str, int], step: NDArray[np.int64]) -> None:
+    def __init__(
+        self, ops: OpList, addresses: dict[str, int], step: NDArray[np.int64], num_threads: int
+    ) -> None:
         every = [*ops.body, *ops.tail]
         self.num_body, self.num_all = len(ops.body), len(every)
-        self.counters = np.zeros(len(every) * 8, np.int64)  # one cache line each
+        line = -(-num_threads // 8) * 8  # whole cache lines; matmuls count for each thread
+        self.counters = np.zeros((len(every), line), np.int64)
         self.memory = np.zeros((len(every), RECORD_BYTES // 8), np.int64)
+        self.address = self.memory.ctypes.data
         for i, op in enumerate(every):
             record, layout = self.memory[i], op.layout
             record[layout.function // 8] = addresses[op.kernel]
-            record[layout.barrier // 8] = int(op.barrier or i in (len(ops.body) - 1, len(every) - 1))
-            record[layout.counter // 8] = self.counters.ctypes.data + 64 * i
+            record[layout.barrier // 8] = int(
+                op.barrier or i in (len(ops.body) - 1, len(every) - 1)
+            )
+            record[layout.counter // 8] = self.counters.ctypes.data + 8 * line * i
             record[layout.count_at // 8] = step.ctypes.data + getattr(STEP, op.count)
             for name, value in op.fields.items():
                 at = getattr(layout, name) // 8
@@ -91,7 +97,7 @@ class Program:
         self._cache, self._arena, self._ropes, self._team = cache, arena, ropes, team
         self._logits, self._lanes, self._softcap = logits, num_lanes, final_softcap
         self._records = {
-            name: _Records(ops, addresses, step)
+            name: _Records(ops, addresses, step, team.num_threads)
             for name, ops in (("rows", rows), ("lanes", lanes), ("lanes_many", lanes_many))
         }
         # Blocks: every segment of a step may leave one partly empty.
@@ -101,12 +107,9 @@ class Program:
         self._tables = np.zeros(slots, np.int64)
         self._valid = np.zeros(slots, np.int64)
         self._out_rows = np.zeros(self.max_logits + num_lanes, np.int64)
-        self._barrier = np.zeros(64, np.int64)
         scratch = arena.allocate(scratch_bytes * team.num_threads)
         self._step = step
         for name, value in (
-            ("num_threads", team.num_threads),
-            ("barrier", -(-self._barrier.ctypes.data // 64) * 64),
             ("scratch", scratch),
             ("scratch_bytes", scratch_bytes),
             ("token_ids", self._token_ids.ctypes.data),
@@ -116,7 +119,6 @@ class Program:
             ("out_rows", self._out_rows.ctypes.data),
         ):
             step[getattr(STEP, name) // 8] = value
-        self._step_address = step.ctypes.data
 
     @property
     def arena_bytes(self) -> int:
@@ -146,7 +148,7 @@ class Program:
         work = self._records[name]
         work.counters.fill(0)
         num_ops = work.num_all if num_outputs else work.num_body
-        self._team.run(work.memory.ctypes.data, num_ops, self._step_address)
+        self._team.run(work.address, num_ops)
         result = self._logits[:num_outputs]
         if name == "lanes_many" and self._softcap:
             np.multiply(np.tanh(result / self._softcap), self._softcap, out=result)

@@ -60,10 +60,8 @@ class TextAssembler:
     def __init__(
         self, tokenizer: "Tokenizer", stops: Sequence[str], *, skip_special: bool = True
     ) -> None:
-        self._tokenizer = tokenizer
-        self._decoder = tokenizer.stream()
+        self._decoder = tokenizer.stream(skip_special=skip_special)
         self._stops = StopStrings(stops)
-        self._skip_special = skip_special
         self.text = ""
 
     @property
@@ -73,7 +71,7 @@ class TextAssembler:
 
     def push(self, token_id: int) -> str:
         """Take one token; return the new text that may be shown."""
-        return self._add(self._decode(token_id))
+        return self._add(self._decoder.push(token_id))
 
     def flush(self) -> str:
         """End of the generation: half characters as U+FFFD, and what was held back."""
@@ -81,11 +79,6 @@ class TextAssembler:
         rest = self._stops.flush()
         self.text += rest
         return shown + rest
-
-    def _decode(self, token_id: int) -> str:
-        if self._skip_special or self._tokenizer.token_bytes(token_id):
-            return self._decoder.push(token_id)
-        return self._decoder.flush() + self._tokenizer.token_text(token_id)
 
     def _add(self, piece: str) -> str:
         shown = self._stops.push(piece)

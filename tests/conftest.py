@@ -33,6 +33,11 @@ def _load(name: str) -> ModuleType:
     return sys.modules[name]
 
 
+# These two are imported by name in test modules; tiny, which needs gguf, only by its fixtures.
+_load("gguf_bytes")
+_load("hub_server")
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """The folder of golden reference data, a sibling of the checkout; skips where it is absent."""
@@ -42,6 +47,8 @@ def shared() -> Path:
     return folder
 
 
+# A test may have another cache of its own when it asks for a real model.
+_USERS_CACHE = {name: os.environ.get(name) for name in ("LLAMBA_CACHE", "XDG_CACHE_HOME", "HOME")}
 _found: dict[str, Path | str] = {}
 
 
@@ -73,7 +80,13 @@ def _find_model(name: str) -> Path | str:
     from llamba.models import store
 
     try:
-        return store.pull(catalogue_name)
+        with pytest.MonkeyPatch.context() as patch:
+            for variable, value in _USERS_CACHE.items():
+                if value is None:
+                    patch.delenv(variable, raising=False)
+                else:
+                    patch.setenv(variable, value)
+            return store.pull(catalogue_name)
     except (LlambaError, OSError) as error:
         return f"the model {name} can't be had: {error}"
 
@@ -91,6 +104,12 @@ def model_path(request: pytest.FixtureRequest, models: Callable[[str], Path]) ->
 def tiny() -> ModuleType:
     """The module tests/tiny.py: builders of tiny models, vocabularies and blocks."""
     return _load("tiny")
+
+
+@pytest.fixture(scope="session")
+def rig() -> ModuleType:
+    """The module tests/rig.py: runs single compiled kernels. Compiles what the cache lacks."""
+    return _load("rig")
 
 
 @pytest.fixture(scope="session")

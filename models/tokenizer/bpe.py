@@ -1,7 +1,7 @@
 """Byte-pair encoding by the merges of the file; bytes are spelled in GPT-2's alphabet.
 
-Plain Python with a cache of words: built in 30 ms where the `tokenizers` package needs more than
-200 ms for a vocabulary of 152k tokens, and a page of text takes a few milliseconds.
+Plain Python with a cache of words. For a vocabulary of 152k tokens it is ready in 45 ms, where the
+`tokenizers` package takes 350 ms; 48 kB of text then take 20-60 ms against 22 ms.
 """
 
 import re
@@ -88,8 +88,8 @@ class BytePairEncoder:
 def word_boundary(spellings: str) -> re.Pattern[str]:
     """Where a text may be cut before ▁ without cutting any token.
 
-    spellings: everything that merging can make, with NUL between them. A cut between x and ▁ is safe if no
-    spelling has x▁ inside; what is on the two sides then never joins, and can be cached.
+    spellings: everything that merging can make, with NUL between them. A cut between x and ▁ is
+    safe if no spelling has x▁ inside; what is on the two sides then never joins, and can be cached.
     """
     inside = {pair[0] for pair in re.findall("[^▁]▁", spellings)}
     return re.compile(f"(?<=[^▁{re.escape(''.join(sorted(inside)))}])(?=▁)", re.DOTALL)

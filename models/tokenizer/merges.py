@@ -35,9 +35,7 @@ def _merge_long(symbols: list[str], rank: Rank) -> list[str]:
     after = [*range(1, count + 1)]  # after[i]: the next symbol still there; count: none
     before = [*range(-1, count - 1)]
     heap = [
-        (value, i)
-        for i in range(count - 1)
-        if (value := rank(symbols[i], symbols[i + 1])) != _NONE
+        (value, i) for i in range(count - 1) if (value := rank(symbols[i], symbols[i + 1])) != _NONE
     ]
     heapq.heapify(heap)
     pop, push = heapq.heappop, heapq.heappush

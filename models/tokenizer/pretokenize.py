@@ -122,9 +122,7 @@ _RULES: dict[str, Rules] = {
         )
     ),
     "seed-coder": Rules(
-        (
-            rf"(?:{_CONTRACTION})|{_WORD}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|\s*[\r\n]+|{_SPACES}",
-        )
+        (rf"(?:{_CONTRACTION})|{_WORD}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|\s*[\r\n]+|{_SPACES}",)
     ),
     "ufakzeka": Rules((rf"{_WORD}|\p{{N}}|{_TAIL}",)),
     "afmoe": Rules((_THREES, f"[{ASIAN}]+", _DEEPSEEK3)),

@@ -1,6 +1,7 @@
 """Splitting a text at the special tokens that it spells out, in llama.cpp's order."""
 
-from collections.abc import Collection, Sequence
+from bisect import bisect_left
+from collections.abc import Sequence
 
 from .vocab import CONTROL, LSTRIP, RSTRIP, UNKNOWN, USER_DEFINED, Vocabulary
 
@@ -46,7 +47,7 @@ class SpecialTokens:
         """The text as token ids and spans of plain text, in order; no span is empty."""
         pieces: list[int | Span] = [(0, len(text))] if text else []
         for _, token_id, token, attrs in self.in_text(text, parse_special):
-            closed = [(start, end) for start, end, ids in guards if token_id in ids]
+            closed = sorted((start, end) for start, end, ids in guards if token_id in ids)
             split: list[int | Span] = []
             for piece in pieces:
                 if isinstance(piece, int):
@@ -64,14 +65,14 @@ def _split(
     token_id: int,
     token: str,
     attrs: int,
-    closed: Collection[Span],
+    closed: list[Span],
 ) -> None:
     """Append `span` to `out`, split at every occurrence of `token` outside the closed spans."""
     begin, end = span
     search = begin
     while (match := text.find(token, search, end)) >= 0:
         after = match + len(token)
-        if any(match < stop and start < after for start, stop in closed):
+        if closed and _touches(closed, match, after):
             search = match + 1
             continue
         left = match
@@ -88,3 +89,9 @@ def _split(
         search = begin
     if begin < end:
         out.append((begin, end))
+
+
+def _touches(spans: list[Span], begin: int, end: int) -> bool:
+    """Whether [begin, end) overlaps one of these sorted, disjoint spans."""
+    before = bisect_left(spans, (end, 0)) - 1
+    return before >= 0 and spans[before][1] > begin

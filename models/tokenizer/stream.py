@@ -9,7 +9,7 @@ class StreamDecoder:
 
     push(token_id) -> str: the characters that are complete by now, perhaps "". Bytes that can't
     belong to any character become U+FFFD as soon as that is certain (PAINS P34).
-    flush() -> str: what is left at the end, an incomplete character as one U+FFFD; then it is empty.
+    flush() -> str: what is left at the end, an incomplete character as one U+FFFD.
     """
 
     def __init__(self, token_bytes: Callable[[int], bytes]) -> None:

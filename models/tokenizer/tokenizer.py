@@ -160,9 +160,22 @@ class Tokenizer:
     def token_text(self, token_id: int) -> str:
         """The vocabulary's own text of a token, for display. IndexError: no such id."""
         self._attr(token_id)
-        return self.vocabulary.texts[token_id].encode("utf-8", "surrogateescape").decode(
-            "utf-8", "replace"
+        return (
+            self.vocabulary.texts[token_id]
+            .encode("utf-8", "surrogateescape")
+            .decode("utf-8", "replace")
         )
+
+    def shown_special_tokens(self) -> list[tuple[int, str]]:
+        """(id, text) of the special tokens that are matched in any text and shown in answers."""
+        vocabulary = self.vocabulary
+        ids = (vocabulary.attrs & USER_DEFINED).nonzero()[0].tolist()
+        return [(i, vocabulary.texts[i]) for i in ids]
+
+    def special_in(self, text: str) -> list[tuple[int, str]]:
+        """(id, text) of the special tokens whose text occurs in `text`, longest first."""
+        found = self._ready()[1].in_text(text, parse_special=True)
+        return [(token_id, token) for _, token_id, token, _ in found]
 
     def _attr(self, token_id: int) -> int:
         if not 0 <= token_id < self.vocab_size:

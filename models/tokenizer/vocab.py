@@ -120,7 +120,7 @@ class Vocabulary:
                 self.fim_ids[name] = token_id
 
     def _stop_ids(self) -> frozenset[int]:
-        """Every id that ends a turn (PAINS P22), by llama.cpp's list of known texts and its exceptions."""
+        """Every id that ends a turn (PAINS P22): llama.cpp's list of texts, and its exceptions."""
         ids = {self.fim_ids[name] for name in (FIM_PAD, FIM_REP, FIM_SEP) if name in self.fim_ids}
         for text in STOP_TEXTS:
             token_id = self.id_by_text.get(text)

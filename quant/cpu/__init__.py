@@ -1,1 +1,1 @@
-"""The block formats on the CPU: SIMD unpack and dot, one file a format, on the vocabulary of simd.py."""
+"""The block formats on the CPU: SIMD unpack and dot, one file a format, on simd.py's vocabulary."""

@@ -81,4 +81,3 @@ def quantize_row(x, count, natural, pair32, pair16, scale, sums, plain):  # noqa
             whole += 64
         if rest & 32:
             store_i8x32(pair16 + whole, load_i8x32(natural + whole))
-

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir
-from numba.core import types
 
 from .simd import (
     address,
@@ -24,7 +23,6 @@ from .simd import (
     load,
     load_f16,
     load_f32x8,
-    load_f32x16,
     load_i8x32,
     load_i8x64,
     make,
@@ -64,7 +62,9 @@ class CpuFormat(NamedTuple):
 def _gather(b: ir.IRBuilder, at: Any, stride: int, count: int, kind: ir.Type, n: int) -> ir.Value:
     """`count` little vectors <n x kind>, `stride` bytes apart, side by side."""
     parts = [
-        b.load(pointer(b, b.add(at, ir.Constant(I64, i * stride))), align=1, typ=ir.VectorType(kind, n))
+        b.load(
+            pointer(b, b.add(at, ir.Constant(I64, i * stride))), align=1, typ=ir.VectorType(kind, n)
+        )
         for i in range(count)
     ]
     while len(parts) > 1:
@@ -87,7 +87,10 @@ def nibbles(block_bytes: int, first: int, blocks: int, high_bits: int | None) ->
             x = _gather(b, b.add(at, ir.Constant(I64, first)), block_bytes, blocks, i8, 16)
             if which:
                 x = b.bitcast(
-                    b.lshr(b.bitcast(x, ir.VectorType(I16, 8 * blocks)), constant("i16", [4] * 8 * blocks)),
+                    b.lshr(
+                        b.bitcast(x, ir.VectorType(I16, 8 * blocks)),
+                        constant("i16", [4] * 8 * blocks),
+                    ),
                     kind.llvm,
                 )
             x = b.and_(x, constant("i8", [15] * 16 * blocks))
@@ -110,8 +113,10 @@ def headers(block_bytes: int, blocks: int) -> Any:
     kind = vec("f32", 2 * blocks)
 
     def code(b: ir.IRBuilder, sig: Any, args: Any) -> ir.Value:
-        words = _gather(b, args[0], block_bytes, blocks, I32, 1) if blocks > 1 else b.load(
-            pointer(b, args[0]), align=1, typ=ir.VectorType(I32, 1)
+        words = (
+            _gather(b, args[0], block_bytes, blocks, I32, 1)
+            if blocks > 1
+            else b.load(pointer(b, args[0]), align=1, typ=ir.VectorType(I32, 1))
         )
         return b.fpext(b.bitcast(words, ir.VectorType(F16, 2 * blocks)), kind.llvm)
 
@@ -146,19 +151,20 @@ def make_nibble_format(
     factor = np.float32(offset)
 
     @inline
-    def step(h, low, high, q_scale, sums, acc, accm):  # noqa: ANN001, ANN202
+    def step(h, low, high, q_scale, sums, acc, more, accm):  # noqa: ANN001, ANN202
         s = even4(h, h)
         acc = fma_f32x16(to_f32x16(low), s * even4(q_scale, q_scale), acc)
-        acc = fma_f32x16(to_f32x16(high), s * odd4(q_scale, q_scale), acc)
-        return acc, fma_f32x8(pick(h, h), sums, accm)
+        more = fma_f32x16(to_f32x16(high), s * odd4(q_scale, q_scale), more)
+        return acc, more, fma_f32x8(pick(h, h), sums, accm)
 
     @inline
     def dot_row(w, groups, q, scale, sums):  # noqa: ANN001, ANN202
-        acc, accm = zero_f32x16(), zero_f32x8()
+        acc, more, accm = zero_f32x16(), zero_f32x16(), zero_f32x8()
         for _ in range(groups >> 2):
             low = dot_x16(zero_i32x16(), low4(w), load_i8x64(q))
             high = dot_x16(zero_i32x16(), high4(w), load_i8x64(q + 64))
-            acc, accm = step(head4(w), low, high, load_f32x8(scale), load_f32x8(sums), acc, accm)
+            qs, su = load_f32x8(scale), load_f32x8(sums)
+            acc, more, accm = step(head4(w), low, high, qs, su, acc, more, accm)
             w += 4 * block_bytes
             q += 128
             scale += 32
@@ -168,7 +174,7 @@ def make_nibble_format(
             high = low_half(dot_x8(zero_i32x8(), high2(w), load_i8x32(q + 32)), zero_i32x8())
             h = widen2(head2(w), zero4())
             qs, su = widen2(load4(scale), zero4()), widen2(load4(sums), zero4())
-            acc, accm = step(h, low, high, qs, su, acc, accm)
+            acc, more, accm = step(h, low, high, qs, su, acc, more, accm)
             w += 2 * block_bytes
             q += 64
             scale += 16
@@ -178,10 +184,10 @@ def make_nibble_format(
             high = low_quarter(dot_x4(zero_i32x4(), high1(w), load_i8x16(q + 16)), zero_i32x4())
             h = widen1(head1(w), zero2())
             qs, su = widen1(load2(scale), zero2()), widen1(load2(sums), zero2())
-            acc, accm = step(h, low, high, qs, su, acc, accm)
+            acc, more, accm = step(h, low, high, qs, su, acc, more, accm)
         if minimum:
-            return sum_f32x16(acc) + sum_f32x8(accm)
-        return sum_f32x16(acc) - factor * sum_f32x8(accm)
+            return sum_f32x16(acc + more) + sum_f32x8(accm)
+        return sum_f32x16(acc + more) - factor * sum_f32x8(accm)
 
     natural = shuffle("i8", 16, list(range(32)))
 

@@ -14,10 +14,10 @@ from .simd import (
     dot4_x16,
     fma_f32x16,
     inline,
-    load,
     load_f32x16,
     load_i8x64,
     make,
+    prefetch_ahead,
     shuffle,
     store_f32x8,
     store_i8x32,
@@ -39,7 +39,9 @@ def _scale_bytes(b: ir.IRBuilder, sig: Any, args: Any) -> ir.Value:
     top = lanes(b, v, none, [16] * 4 + [4, 5, 6, 7] + [16] * 4 + [8, 9, 10, 11])
     base = b.lshr(b.bitcast(base, words), constant("i32", [0, 0, 0, 4]))
     base = b.and_(base, constant("i32", [0x3F3F3F3F, 0x0F0F0F0F, 0x3F3F3F3F, 0x0F0F0F0F]))
-    top = b.and_(b.lshr(b.bitcast(top, words), constant("i32", [2] * 4)), constant("i32", [0x30303030] * 4))
+    top = b.and_(
+        b.lshr(b.bitcast(top, words), constant("i32", [2] * 4)), constant("i32", [0x30303030] * 4)
+    )
     return b.bitcast(b.or_(base, top), v.type)
 
 
@@ -69,7 +71,10 @@ _first = [[8 * c + g for g in (0, 1, 4, 5) for _ in range(4)] for c in range(2)]
 _second = [[8 * c + g for g in (2, 3, 6, 7) for _ in range(4)] for c in range(2)]
 _low0, _low1 = (shuffle("f32", 16, order) for order in _first)
 _high0, _high1 = (shuffle("f32", 16, order) for order in _second)
-_lower_half, _upper_half = shuffle("i8", 64, list(range(32))), shuffle("i8", 64, list(range(32, 64)))
+_lower_half, _upper_half = (
+    shuffle("i8", 64, list(range(32))),
+    shuffle("i8", 64, list(range(32, 64))),
+)
 
 
 def nibbles64(first: int, high_bits: int | None) -> list[Any]:
@@ -103,11 +108,14 @@ def nibbles64(first: int, high_bits: int | None) -> list[Any]:
 def make_k_format(block_bytes: int, first: int, high_bits: int | None) -> tuple[Any, Any]:
     """(dot_row, unpack_row) of Q4_K or Q5_K; see CpuFormat."""
     low0, high0, low1, high1 = nibbles64(first, high_bits)
+    ahead = prefetch_ahead(block_bytes)
 
     @inline
     def dot_row(w, groups, q, scale, sums):  # noqa: ANN001, ANN202
-        acc, accm = zero_f32x16(), zero_f32x16()
+        # Two sums, so that one addition's latency is not the loop's.
+        acc, more, accm = zero_f32x16(), zero_f32x16(), zero_f32x16()
         for _ in range(groups >> 3):
+            ahead(w)
             h = scale_bytes(w)
             s = to_f32x16(_to_i32x16(_doubled(h, h))) * (_d(w) * load_f32x16(scale))
             m = to_f32x16(_to_i32x16(_doubled_minima(h, h))) * _dmin(w)
@@ -115,16 +123,16 @@ def make_k_format(block_bytes: int, first: int, high_bits: int | None) -> tuple[
             d = dot4_x16(zero_i32x16(), low0(w), load_i8x64(q))
             acc = fma_f32x16(to_f32x16(d), _low0(s, s), acc)
             d = dot4_x16(zero_i32x16(), high0(w), load_i8x64(q + 64))
-            acc = fma_f32x16(to_f32x16(d), _high0(s, s), acc)
+            more = fma_f32x16(to_f32x16(d), _high0(s, s), more)
             d = dot4_x16(zero_i32x16(), low1(w), load_i8x64(q + 128))
             acc = fma_f32x16(to_f32x16(d), _low1(s, s), acc)
             d = dot4_x16(zero_i32x16(), high1(w), load_i8x64(q + 192))
-            acc = fma_f32x16(to_f32x16(d), _high1(s, s), acc)
+            more = fma_f32x16(to_f32x16(d), _high1(s, s), more)
             w += block_bytes
             q += 256
             scale += 64
             sums += 64
-        return sum_f32x16(acc - accm)
+        return sum_f32x16(acc + more - accm)
 
     @inline
     def unpack_row(w, groups, u, scale, minima):  # noqa: ANN001, ANN202

@@ -18,6 +18,7 @@ from .simd import (
     load_i8x16,
     load_i8x64,
     make,
+    prefetch_ahead,
     shuffle,
     store_f32x16,
     store_i8x64,
@@ -30,6 +31,7 @@ from .simd import (
 from .vector import I16, constant, lanes, pointer
 
 _BYTES = 210
+_ahead = prefetch_ahead(_BYTES)
 
 
 def _part(chunk: int, which: int) -> Any:
@@ -57,32 +59,31 @@ def _part(chunk: int, which: int) -> Any:
 
 _p0, _p1, _p2, _p3 = (_part(c, w) for c in range(2) for w in range(2))
 _to_i32x16 = convert("sext", vec("i8", 16), vec("i32", 16))
-_s0, _s1, _s2, _s3 = (
-    shuffle("f32", 16, [4 * i + j // 4 for j in range(16)]) for i in range(4)
-)
+_s0, _s1, _s2, _s3 = (shuffle("f32", 16, [4 * i + j // 4 for j in range(16)]) for i in range(4))
 
 
 @inline
 def dot_row(w, groups, q, scale, sums):  # noqa: ANN001, ANN201
     """See CpuFormat."""
-    acc, accm = zero_f32x16(), zero_f32x16()
+    acc, more, accm = zero_f32x16(), zero_f32x16(), zero_f32x16()
     for _ in range(groups >> 3):
+        _ahead(w)
         s = to_f32x16(_to_i32x16(load_i8x16(w + 192))) * fill_f32x16(load_f16(w + 208))
         accm = fma_f32x16(s, load_f32x16(sums), accm)
         s = s * load_f32x16(scale)
         d = dot4_x16(zero_i32x16(), _p0(w), load_i8x64(q))
         acc = fma_f32x16(to_f32x16(d), _s0(s, s), acc)
         d = dot4_x16(zero_i32x16(), _p1(w), load_i8x64(q + 64))
-        acc = fma_f32x16(to_f32x16(d), _s1(s, s), acc)
+        more = fma_f32x16(to_f32x16(d), _s1(s, s), more)
         d = dot4_x16(zero_i32x16(), _p2(w), load_i8x64(q + 128))
         acc = fma_f32x16(to_f32x16(d), _s2(s, s), acc)
         d = dot4_x16(zero_i32x16(), _p3(w), load_i8x64(q + 192))
-        acc = fma_f32x16(to_f32x16(d), _s3(s, s), acc)
+        more = fma_f32x16(to_f32x16(d), _s3(s, s), more)
         w += _BYTES
         q += 256
         scale += 64
         sums += 64
-    return sum_f32x16(fma_f32x16(accm, fill_f32x16(np.float32(-32)), acc))
+    return sum_f32x16(fma_f32x16(accm, fill_f32x16(np.float32(-32)), acc + more))
 
 
 @inline

@@ -16,6 +16,7 @@ from .simd import (
     load_i8x32,
     load_i8x64,
     make,
+    prefetch_ahead,
     shuffle,
     store_f32,
     store_i8x32,
@@ -30,6 +31,7 @@ from .simd import (
 from .vector import I64, constant, lanes, pointer
 
 _BYTES = 34
+_ahead = prefetch_ahead(64)
 
 
 def _flipped(blocks: int):  # noqa: ANN202
@@ -37,9 +39,7 @@ def _flipped(blocks: int):  # noqa: ANN202
 
     def code(b, sig, args):  # noqa: ANN001, ANN202
         parts = [
-            b.load(
-                pointer(b, b.add(args[0], I64(2 + _BYTES * i))), align=1, typ=vec("i8", 32).llvm
-            )
+            b.load(pointer(b, b.add(args[0], I64(2 + _BYTES * i))), align=1, typ=vec("i8", 32).llvm)
             for i in range(blocks)
         ]
         x = parts[0] if blocks == 1 else lanes(b, parts[0], parts[1], list(range(64)))
@@ -65,6 +65,7 @@ def dot_row(w, groups, q, scale, sums):  # noqa: ANN001, ANN201
     """See CpuFormat."""
     acc, accm = zero_f32x16(), zero_f32x4()
     for _ in range(groups >> 1):
+        _ahead(w)
         h, qs = _heads2(w), load_f32x4(scale)
         d = dot4_wide_x16(_zero_i32x16(), _flipped2(w), load_i8x64(q))
         acc = fma_f32x16(to_f32x16(d), _scales(h, h) * _spread(qs, qs), acc)

@@ -137,6 +137,7 @@ def _binary(op: Any, integer: str | None, floating: str | None) -> None:
     @lower_builtin(op, Vector, Vector)
     def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         name = floating if sig.args[0].element[0] == "f" else integer
+        assert name, f"{op} is not defined for {sig.args[0]}"
         return getattr(builder, name)(*args)
 
 

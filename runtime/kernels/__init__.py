@@ -1,1 +1,1 @@
-"""The operations of a program: their meaning (reference.py), their records, and one folder a device."""
+"""The operations of a program: their meaning (reference.py), records, and one folder a device."""

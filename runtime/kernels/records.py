@@ -57,8 +57,8 @@ ROPE_TABLE = _offsets("RopeTable", _OP + "table_at rope_dim out")
 # logits are wanted: rows, or lane numbers counted through all blocks.
 STEP = _offsets(
     "Step",
-    "num_threads barrier scratch scratch_bytes num_tokens num_blocks num_outputs num_output_blocks "
-    "token_ids positions tables valid out_rows",
+    "num_threads barrier job program num_ops scratch scratch_bytes num_tokens num_blocks "
+    "num_outputs token_ids positions tables valid out_rows",
 )
 
 # Rotation kinds, as models/architecture.py's Rope.

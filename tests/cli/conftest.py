@@ -7,14 +7,15 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import click.testing
 import pytest
+
 from llamba.cli import loading, prompt
 from llamba.cli.main import cli
-from llamba.runtime.request import CompletionOutput, RequestMetrics, RequestOutput
+from llamba.runtime.request import CompletionOutput, RequestMetrics, RequestOutput, SamplingParams
 
 NAMES = ["smollm2", "qwen2.5-coder-0.5b"]
 
@@ -29,9 +30,16 @@ class FakeLLM:
     context_length: int = 64
     interrupt_after: int | None = None
     finish_reason: str = "stop"
+    default_params: SamplingParams = SamplingParams()
     pause_s: float = 0.0
     calls: list[tuple[str, Any, Any]] = field(default_factory=list)
     closed: bool = False
+
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def weights(self) -> Any:
+        return SimpleNamespace(gguf=SimpleNamespace(metadata=self.metadata))
 
     def chat(self, messages: Any, params: Any = None, *, stream: bool = False) -> Any:
         assert stream
@@ -58,14 +66,18 @@ class FakeLLM:
             yield self._output(asked, text, i + 1, None, piece)
         yield self._output(asked, text, len(text.split()), self.finish_reason, "")
 
-    def _output(
-        self, asked: str, text: str, num: int, reason: Any, delta: str
-    ) -> RequestOutput:
+    def _output(self, asked: str, text: str, num: int, reason: Any, delta: str) -> RequestOutput:
         completion = CompletionOutput(0, text, list(range(num)), None, reason, None, 7)
         num_prompt = len(asked.split())
         metrics = RequestMetrics(num_prompt, 0, num, 0.0, 0.1, 0.1, 0.2)
         return RequestOutput(
-            "req-0", asked, list(range(num_prompt)), [completion], reason is not None, metrics, delta
+            "req-0",
+            asked,
+            list(range(num_prompt)),
+            [completion],
+            reason is not None,
+            metrics,
+            delta,
         )
 
     def close(self) -> None:
@@ -119,7 +131,6 @@ def invoke() -> Callable[..., click.testing.Result]:
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """A store with one model of 3 MB."""
     import llamba.models
-
     from llamba.errors import ModelNotFoundError
 
     path = tmp_path / "model.gguf"
@@ -131,16 +142,13 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         if name not in NAMES:
             raise ModelNotFoundError(f"no model {name!r}")
         for done in (0, 1_000_000, 3_000_000):
-            progress(done, 3_000_000)
+            progress("download", done, 3_000_000)
         return path
 
     fake.pull = pull
     fake.list_models = lambda: fake.models
-    fake.remove = fake.removed.append
+    fake.remove = lambda name: fake.removed.append(name) or 3_000_000
     fake.cache_dir = lambda: tmp_path
-    module = ModuleType("llamba.models.catalogue")
-    module.CATALOGUE = dict.fromkeys(NAMES)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "llamba.models.store", fake)  # type: ignore[misc]
-    monkeypatch.setitem(sys.modules, "llamba.models.catalogue", module)
     monkeypatch.setattr(llamba.models, "store", fake, raising=False)
     return fake

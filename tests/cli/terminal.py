@@ -58,7 +58,7 @@ class Terminal:
         deadline = time.monotonic() + timeout
         while (at := self.text.find(text, self.seen)) < 0:
             if not self._read(deadline - time.monotonic()):
-                raise AssertionError(f"no {text!r} in {self.text[self.seen:]!r}")
+                raise AssertionError(f"no {text!r} in {self.text[self.seen :]!r}")
         before = self.text[self.seen : at]
         self.seen = at + len(text)
         return before

@@ -4,6 +4,7 @@ import json
 import os
 
 import pytest
+
 from llamba.cli.chat import entries
 from llamba.cli.conversation import Conversation
 from llamba.cli.session import Session

@@ -6,6 +6,7 @@ import sys
 import time
 
 import pytest
+
 from llamba import __version__
 from llamba.cli.main import COMMANDS, cli
 from llamba.errors import ContextLengthError, LlambaError, ModelNotFoundError
@@ -64,7 +65,18 @@ def test_reporting_commands_take_json():
 def test_unknown_command_names_a_near_one(invoke):
     result = invoke("chta")
     assert result.exit_code == 2
-    assert "did you mean chat?" in result.stderr
+    assert result.stderr == "error: no command 'chta': did you mean chat? (see llamba --help)\n"
+
+
+@pytest.mark.parametrize("args", [["--nonsense"], ["run", "--temp", "x", "Hi"], ["show"]])
+def test_wrong_command_lines_are_one_line(invoke, args):
+    result = invoke(*args)
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: ") and len(result.stderr.splitlines()) == 1
+
+
+def test_no_arguments_show_the_help(invoke):
+    assert "Commands:" in invoke().output
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,12 @@
 
 import io
 import random
+import re
 
 import pytest
-from llamba.cli.markdown import MarkdownStream, render, split_finished
 from rich.console import Console
+
+from llamba.cli.markdown import MarkdownStream, render, split_finished
 
 TEXT = """# Sky
 
@@ -60,10 +62,11 @@ def test_streamed_equals_rendered_at_once(seed, monkeypatch):
     whole = console()
     whole.print(render(TEXT))
 
-    def words(c):
-        return c.file.getvalue().split()
+    def lines(c):
+        text = "\n".join(line.rstrip() for line in c.file.getvalue().strip("\n").split("\n"))
+        return re.sub("\n\n+", "\n\n", text).split("\n")
 
-    assert words(streamed) == words(whole)
+    assert lines(streamed) == lines(whole)
 
 
 def test_live_block_is_never_taller_than_the_screen(monkeypatch):

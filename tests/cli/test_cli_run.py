@@ -8,6 +8,7 @@ import sys
 import time
 
 import pytest
+
 from llamba.cli.options import (
     SAMPLING,
     EngineOptions,

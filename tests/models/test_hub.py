@@ -1,141 +1,30 @@
 """Models of the hub, against a server of our own on this machine (HF_ENDPOINT)."""
 
-import hashlib
-import json
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 import pytest
+from hub_server import COMMIT, Handler, Hub
 
 from llamba.errors import DownloadError, ModelError, ModelNotFoundError
 from llamba.models import cache_folder, hub, hub_cache, store, transfer
 from llamba.models.gguf import GGUFFile
-from llamba.models.hub_names import Reference, choose, parse
+from llamba.models.hub_names import Reference
 
 pytest.importorskip("huggingface_hub", reason="needs the extra `hub`")
 
-COMMIT = "a" * 40
 Build = Callable[..., Path]
-
-
-def sha256(raw: bytes) -> str:
-    return hashlib.sha256(raw).hexdigest()
-
-
-@dataclass
-class Hub:
-    """What the server serves, how it misbehaves, and what it was asked."""
-
-    endpoint: str = ""
-    files: dict[str, bytes] = field(default_factory=dict)
-    commit: str = COMMIT
-    token: str = ""  # needed when set
-    gated: bool = False
-    drops: list[int] = field(default_factory=list)  # bytes after which the next answers break off
-    ranges: bool = True
-    served: bytes | None = None  # the body instead of the right one
-    etag: str = ""  # of the storage, changed between attempts
-    log: list[tuple[str, str, str]] = field(default_factory=list)  # method, path, range
-    authorized: list[tuple[str, str | None]] = field(default_factory=list)
-
-    def bodies(self) -> list[tuple[str, str]]:
-        """(path, range) of all requests for the bytes of a file."""
-        return [(path, wanted) for method, path, wanted in self.log if path.startswith("/storage/")]
-
-
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    hub: Hub
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-    def answer(self, status: int, body: bytes = b"", headers: dict[str, str] | None = None) -> None:
-        self.send_response(status)
-        for name, value in (headers or {}).items():
-            self.send_header(name, value)
-        if "Content-Length" not in (headers or {}):
-            self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-    def do_HEAD(self) -> None:
-        self.do_GET()
-
-    def do_GET(self) -> None:
-        server = self.hub
-        path = unquote(urlsplit(self.path).path)
-        server.log.append((self.command, path, self.headers.get("Range", "")))
-        server.authorized.append((path, self.headers.get("Authorization")))
-        if path.startswith("/storage/"):
-            return self.storage(path.rpartition("/")[2])
-        if server.gated:
-            return self.answer(403, headers={"X-Error-Code": "GatedRepo"})
-        if server.token and self.headers.get("Authorization") != f"Bearer {server.token}":
-            return self.answer(401, headers={"X-Error-Code": "RepoNotFound"})
-        if path.startswith("/api/models/owner/repo"):
-            if "/revision/" in path and path.rpartition("/")[2] not in ("main", server.commit):
-                return self.answer(404, headers={"X-Error-Code": "RevisionNotFound"})
-            siblings = [
-                {
-                    "rfilename": name,
-                    "size": len(raw),
-                    "blobId": "b" * 40,
-                    "lfs": {"sha256": sha256(raw), "size": len(raw), "pointerSize": 134},
-                }
-                for name, raw in server.files.items()
-            ]
-            body = {"id": "owner/repo", "sha": server.commit, "siblings": siblings}
-            body |= {"private": False, "tags": [], "downloads": 0, "likes": 0}
-            headers = {"Content-Type": "application/json"}
-            return self.answer(200, json.dumps(body).encode(), headers)
-        prefix = f"/owner/repo/resolve/{server.commit}/"
-        name = path.removeprefix(prefix)
-        if path.startswith(prefix) and name in server.files:
-            raw = server.files[name]
-            headers = {
-                "X-Repo-Commit": server.commit,
-                "X-Linked-Etag": f'"{sha256(raw)}"',
-                "X-Linked-Size": str(len(raw)),
-                "ETag": '"pointer"',
-                "Location": f"{server.endpoint}/storage/{sha256(raw)}",
-                "Content-Length": "0",
-            }
-            return self.answer(302, headers=headers)
-        code = "EntryNotFound" if path.startswith("/owner/repo/") else "RepoNotFound"
-        return self.answer(404, headers={"X-Error-Code": code})
-
-    def storage(self, digest: str) -> None:
-        """The bytes: with ranges, with If-Range, and with the faults that were asked for."""
-        server = self.hub
-        raw = next(raw for raw in server.files.values() if sha256(raw) == digest)
-        raw = raw if server.served is None else server.served
-        etag = server.etag or f'"storage-{digest[:8]}"'
-        start = 0
-        wanted = self.headers.get("Range", "")
-        if wanted and server.ranges and self.headers.get("If-Range", etag) == etag:
-            start = int(wanted.removeprefix("bytes=").partition("-")[0])
-        headers = {"ETag": etag, "Content-Length": str(len(raw) - start)}
-        if start:
-            headers["Content-Range"] = f"bytes {start}-{len(raw) - 1}/{len(raw)}"
-        body = raw[start:]
-        if self.command == "GET" and server.drops:
-            body = body[: server.drops.pop(0)]
-            self.close_connection = True
-        self.answer(206 if start else 200, body, headers)
 
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
     """An empty hub, an empty cache, no token."""
     http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    state = Hub(endpoint=f"http://127.0.0.1:{http.server_port}")
+    port = http.server_port
+    state = Hub(endpoint=f"http://127.0.0.1:{port}", storage=f"http://localhost:{port}")
     http.RequestHandlerClass = type("Bound", (Handler,), {"hub": state})
     thread = threading.Thread(target=http.serve_forever, args=(0.02,), daemon=True)
     thread.start()
@@ -143,7 +32,7 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hf"))
     monkeypatch.setenv("LLAMBA_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("HF_TOKEN", "")
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     monkeypatch.setattr(transfer, "_PAUSE_SECONDS", 0.01)
     yield state
@@ -171,87 +60,6 @@ def repo(server: Hub, raw: bytes) -> Hub:
 
 def no_partial_files(folder: Path) -> bool:
     return not [path for path in folder.rglob("*") if ".incomplete" in path.name]
-
-
-# ---------------------------------------------------------------- names and choice
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("hf:o/r", Reference("o/r")),
-        ("hf:o/r:q8_0", Reference("o/r", "q8_0")),
-        ("hf:o/r/sub/m.gguf", Reference("o/r", "", "sub/m.gguf")),
-        ("hf.co/o/r:Q4_K_M", Reference("o/r", "Q4_K_M")),
-        ("https://huggingface.co/o/r", Reference("o/r")),
-        # P15: the address of the page stands for the file
-        ("https://huggingface.co/o/r/blob/main/m.gguf", Reference("o/r", "", "m.gguf")),
-        ("https://huggingface.co/o/r/resolve/v2/m.gguf?download=true", Reference("o/r", "", "m.gguf", "v2")),
-        ("https://huggingface.co/o/r/tree/main", Reference("o/r")),
-        ("smollm2", None),
-        ("o/r", None),
-        ("./hf/m.gguf", None),
-    ],
-)  # fmt: skip
-def test_parse(name: str, expected: Reference | None) -> None:
-    assert parse(name) == expected
-
-
-@pytest.mark.parametrize(
-    "name", ["hf:", "hf:o", "hf:o/r:", "hf:o/r/x.bin", "ftp://x", "http://x/y"]
-)
-def test_parse_refuses(name: str) -> None:
-    if name.startswith("ftp"):
-        assert parse(name) is None
-    else:
-        with pytest.raises(ModelNotFoundError):
-            parse(name)
-
-
-FILES = [
-    "M-BF16.gguf",
-    "M-IQ4_XS.gguf",
-    "M-Q4_K_M.gguf",
-    "M-Q4_K_S.gguf",
-    "M-UD-Q4_K_XL.gguf",
-    "Q8_0/M-Q8_0-00001-of-00002.gguf",
-    "Q8_0/M-Q8_0-00002-of-00002.gguf",
-    "mmproj-F16.gguf",
-    "imatrix_unsloth.gguf",
-]
-
-
-@pytest.mark.parametrize(
-    ("quant", "expected"),
-    [
-        ("", ["M-Q4_K_M.gguf"]),
-        ("q4_k_m", ["M-Q4_K_M.gguf"]),
-        ("Q4_K_S", ["M-Q4_K_S.gguf"]),
-        ("iq4_xs", ["M-IQ4_XS.gguf"]),
-        ("Q4_K_XL", ["M-UD-Q4_K_XL.gguf"]),
-        ("ud-q4_k_xl", ["M-UD-Q4_K_XL.gguf"]),
-        ("bf16", ["M-BF16.gguf"]),
-        ("Q8_0", ["Q8_0/M-Q8_0-00001-of-00002.gguf", "Q8_0/M-Q8_0-00002-of-00002.gguf"]),
-    ],
-)
-def test_choice(quant: str, expected: list[str]) -> None:
-    assert choose(FILES, Reference("o/r", quant)) == expected
-
-
-def test_choice_without_the_preferred_ones() -> None:
-    reference = Reference("o/r")
-    assert choose(["a-Q8_0.gguf", "a-F16.gguf"], reference) == ["a-Q8_0.gguf"]
-    assert choose(["only.gguf", "README.md"], reference) == ["only.gguf"]
-    with pytest.raises(ModelNotFoundError, match="choose one of: Q2_K, Q3_K_M"):
-        choose(["a-Q2_K.gguf", "a-Q3_K_M.gguf"], reference)
-    with pytest.raises(ModelNotFoundError, match="choose one of: a-Q4_K_M.gguf, b-Q4_K_M.gguf"):
-        choose(["a-Q4_K_M.gguf", "b-Q4_K_M.gguf"], reference)
-    with pytest.raises(ModelNotFoundError, match="no such model.*Q4_K_M"):
-        choose(FILES, Reference("o/r", "Q4_K"))
-    with pytest.raises(ModelNotFoundError, match="no .gguf file"):
-        choose(["README.md", "mmproj-F16.gguf"], reference)
-    with pytest.raises(DownloadError, match="lacks the shard a-00002-of-00002.gguf"):
-        choose(["a-00001-of-00002.gguf"], reference)
 
 
 # ---------------------------------------------------------------- pulling
@@ -381,6 +189,36 @@ def test_s6_disk_full(repo: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not repo.bodies()
 
 
+def test_storage_on_the_hubs_own_host(repo: Hub, raw: bytes) -> None:
+    """A mirror that redirects within itself: huggingface_hub then reports the storage's ETag."""
+    repo.storage = repo.endpoint
+    assert store.pull("hf:owner/repo").read_bytes() == raw
+    repo.served = bytes(len(raw))
+    with pytest.raises(DownloadError, match="wrong content"):
+        store.pull("hf:owner/repo:Q8_0")
+
+
+def test_s6_server_errors_are_retried(repo: Hub, raw: bytes) -> None:
+    repo.statuses = [503, 429]
+    assert store.pull("hf:owner/repo").read_bytes() == raw
+    repo.statuses = [403]
+    with pytest.raises(DownloadError, match="answered 403"):
+        store.pull("hf:owner/repo:Q8_0")
+
+
+def test_two_pulls_at_once_fetch_once(repo: Hub, raw: bytes) -> None:
+    paths: list[Path] = []
+    threads = [
+        threading.Thread(target=lambda: paths.append(store.pull("hf:owner/repo"))) for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(paths) == 3 and len(set(paths)) == 1 and paths[0].read_bytes() == raw
+    assert len(repo.bodies()) == 1
+
+
 # ---------------------------------------------------------------- refusals
 
 
@@ -416,8 +254,6 @@ def test_private_repository_and_its_token(
 
 def test_the_token_stays_at_the_hub(repo: Hub, raw: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "secret")
-    port = urlsplit(repo.endpoint).port
-    repo.endpoint = f"http://localhost:{port}"  # the storage is another host
     assert store.pull("hf:owner/repo").read_bytes() == raw
     assert ("/api/models/owner/repo/revision/main", "Bearer secret") in repo.authorized
     seen = [token for path, token in repo.authorized if path.startswith("/storage/")]

@@ -47,8 +47,10 @@ class FakeTokenizer:
         names = {EOS: "<eos>", BOS: "<bos>", USER: "<user>"}
         return names.get(token_id, chr(token_id) if token_id < 128 else f"<{token_id}>")
 
-    def stream(self) -> StreamDecoder:
-        return StreamDecoder(self.token_bytes)
+    def stream(self, *, skip_special: bool = True) -> StreamDecoder:
+        if skip_special:
+            return StreamDecoder(self.token_bytes)
+        return StreamDecoder(lambda i: self.token_bytes(i) or self.token_text(i).encode())
 
 
 @dataclass

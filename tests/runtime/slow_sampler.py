@@ -1,4 +1,4 @@
-"""The samplers once more, slow and plain: Python loops over lists of (id, logit), as they are defined.
+"""The samplers once more, slow and plain: loops over lists of (id, logit), as they are defined.
 
 The oracle of test_sampler.py; nothing here is shared with the code under test.
 """
@@ -13,7 +13,8 @@ def probs(tokens: Tokens) -> list[float]:
     """Softmax."""
     highest = max(logit for _, logit in tokens)
     exps = [math.exp(logit - highest) for _, logit in tokens]
-    return [e / sum(exps) for e in exps]
+    total = sum(exps)
+    return [e / total for e in exps]
 
 
 def by_logit(tokens: Tokens) -> Tokens:
@@ -67,7 +68,8 @@ def top_n_sigma(tokens: Tokens, n: float) -> Tokens:
     finite = [logit for _, logit in tokens if logit > -math.inf]
     mean = sum(finite) / len(finite)
     sigma = math.sqrt(sum((x - mean) ** 2 for x in finite) / len(finite))
-    return [t for t in tokens if t[1] >= max(finite) - n * sigma]
+    bound = max(finite) - n * sigma
+    return [t for t in tokens if t[1] >= bound]
 
 
 def xtc(tokens: Tokens, threshold: float, min_keep: int) -> Tokens:

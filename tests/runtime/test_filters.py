@@ -1,4 +1,4 @@
-"""Each filter and penalty against its slow twin, over random logits with -inf, ties and equal ones."""
+"""Each filter and penalty against its slow twin, over random logits with -inf and ties."""
 
 import math
 from collections.abc import Callable
@@ -22,6 +22,7 @@ from llamba.runtime.penalties import (
 
 Logits = NDArray[np.float32]
 Tokens = list[tuple[int, float]]
+patient = settings(deadline=None)  # the machine may be busy
 EPSILON = 2e-4  # float32 against float64: which side of a limit so near to it is not defined
 
 
@@ -78,6 +79,7 @@ fraction = st.floats(0.01, 0.99)
 keep = st.sampled_from([0, 1, 3, 400])
 
 
+@patient
 @given(logits=logits_of(), k=st.sampled_from([1, 2, 40, 300, 100_000]))
 def test_top_k(slow: ModuleType, logits: Logits, k: int) -> None:
     expected = [token for token, _ in slow.top_k(tokens(logits), k)]
@@ -99,18 +101,21 @@ def test_top_k_of_a_real_vocabulary(size: int, ties: bool) -> None:
     assert filters.top_indices(np.zeros(size, np.float32), 5).tolist() == [0, 1, 2, 3, 4]
 
 
+@patient
 @given(logits=logits_of(), p=fraction, min_keep=keep, ordered=st.booleans())
 def test_top_p(slow: ModuleType, logits: Logits, p: float, min_keep: int, ordered: bool) -> None:
     c = filters.top_p(start(logits, ordered), p, min_keep)
     compare(c, lambda limit: slow.top_p(tokens(logits), limit, min_keep), p)
 
 
+@patient
 @given(logits=logits_of(), p=fraction, min_keep=keep, ordered=st.booleans())
 def test_min_p(slow: ModuleType, logits: Logits, p: float, min_keep: int, ordered: bool) -> None:
     c = filters.min_p(start(logits, ordered), p, min_keep)
     compare(c, lambda limit: slow.min_p(tokens(logits), limit, min_keep), p)
 
 
+@patient
 @given(logits=logits_of(), p=fraction, min_keep=keep, ordered=st.booleans())
 def test_typical(slow: ModuleType, logits: Logits, p: float, min_keep: int, ordered: bool) -> None:
     c = filters.typical(start(logits, ordered), p, min_keep)
@@ -129,6 +134,7 @@ def finite(logits: Logits) -> Tokens:
     return [t for t in tokens(logits) if t[1] > -math.inf]
 
 
+@patient
 @given(logits=logits_of(), n=st.floats(0.05, 4), ordered=st.booleans())
 def test_top_n_sigma(slow: ModuleType, logits: Logits, n: float, ordered: bool) -> None:
     assume(float(logits[logits > -np.inf].std()) > 1e-3 or len(set(logits.tolist())) == 1)
@@ -136,20 +142,19 @@ def test_top_n_sigma(slow: ModuleType, logits: Logits, n: float, ordered: bool) 
     compare(c, lambda limit: slow.top_n_sigma(tokens(logits), limit), n, spread=1e-3)
 
 
+@patient
 @given(logits=logits_of(), threshold=st.floats(0.01, 0.6), min_keep=keep, ordered=st.booleans())
 def test_xtc(
     slow: ModuleType, logits: Logits, threshold: float, min_keep: int, ordered: bool
 ) -> None:
     c = filters.xtc(start(logits, ordered), threshold, min_keep)
-    below, above = (
-        can(slow.xtc(tokens(logits), threshold + d, min_keep)) for d in (-EPSILON, EPSILON)
-    )
-    assert kept(c) in (below, above)
+    compare(c, lambda limit: slow.xtc(tokens(logits), limit, min_keep), threshold)
 
 
 ids = st.lists(st.integers(0, 6), max_size=40)
 
 
+@patient
 @given(
     history=ids,
     repeat=st.floats(0.5, 2),
@@ -174,7 +179,7 @@ def test_penalties(
     assert logits == pytest.approx([logit for _, logit in expected], abs=1e-4)
 
 
-@settings(max_examples=400)
+@settings(max_examples=400, deadline=None)
 @given(
     history=st.lists(st.integers(0, 3), max_size=40) | ids,
     allowed=st.integers(0, 4),

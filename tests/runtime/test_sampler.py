@@ -66,7 +66,7 @@ CHAINS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("size", [60, 3000])
 @pytest.mark.parametrize("chain", CHAINS, ids=str)
 def test_chain(slow: ModuleType, chain: dict[str, Any], size: int) -> None:
-    """Evenly spread points of the unit interval hit every token as often as its probability says."""
+    """Evenly spread points hit every token as often as its probability says."""
     rng = np.random.default_rng(size)
     logits = rng.normal(0, 2.5, size).astype(np.float32)
     prompt = rng.integers(0, size, 30).tolist() + [int(logits.argmax())]

@@ -8,7 +8,6 @@ import numpy as np
 
 from ....quant.cpu.simd import (
     LANES,
-    atomic_add,
     exp_f32x16,
     exp_lanes,
     fill,
@@ -21,6 +20,7 @@ from ....quant.cpu.simd import (
     store,
     store_f32x16,
 )
+from ....quant.cpu.threads import atomic_add
 from ..records import ACTIVATE, STEP
 from .lanes import put_lanes
 from .quantize import put_row
@@ -74,7 +74,7 @@ def activate_rows(op, step, thread):  # noqa: ANN001, ANN201
 
 @kernel
 def activate_lanes(op, step, thread):  # noqa: ANN001, ANN201
-    """_PART columns of a block of tokens a piece of work; `up` 0 means: quantize `gate` as it is."""
+    """_PART columns of a block of tokens a piece of work; without `up`, quantize only."""
     blocks = (load_i64(load_i64(op + ACTIVATE.count_at)) + LANES - 1) // LANES
     columns, stride = load_i64(op + ACTIVATE.columns), load_i64(op + ACTIVATE.stride)
     kind = load_i64(op + ACTIVATE.kind)

@@ -12,7 +12,6 @@ from llvmlite import ir
 from numba.core import types
 
 from ....quant.cpu.simd import (
-    atomic_add,
     exp_f32,
     exp_f32x16,
     fill_f32x16,
@@ -30,6 +29,7 @@ from ....quant.cpu.simd import (
     sum_f32x16,
     zero_f32x16,
 )
+from ....quant.cpu.threads import atomic_add
 from ....quant.cpu.vector import F16, F32, I64, Registers, declare, pointer, splat, vec
 from ..records import ATTENTION, COMBINE, SPLIT_PAGES, STEP
 from .quantize import put_row
@@ -57,7 +57,8 @@ def _make_group(group: int) -> Any:
         """acc[g] += (32 float16 at `at`) * (the float32 of head g at `factors`)."""
         halves = [
             b.fpext(
-                b.load(pointer(b, b.add(at, I64(32 * j))), align=1, typ=ir.VectorType(F16, 16)), kind
+                b.load(pointer(b, b.add(at, I64(32 * j))), align=1, typ=ir.VectorType(F16, 16)),
+                kind,
             )
             for j in range(2)
         ]
@@ -67,14 +68,17 @@ def _make_group(group: int) -> Any:
             f = splat(b, f, 16)
             for j in range(2):
                 i = 2 * g + j
-                acc = b.insert_value(acc, b.call(function, [halves[j], f, b.extract_value(acc, i)]), i)
+                acc = b.insert_value(
+                    acc, b.call(function, [halves[j], f, b.extract_value(acc, i)]), i
+                )
         return acc
 
     def score_code(b: ir.IRBuilder, sig: Any, args: Any) -> Any:
         acc, at, q, dim = args
         halves = [
             b.fpext(
-                b.load(pointer(b, b.add(at, I64(32 * j))), align=1, typ=ir.VectorType(F16, 16)), kind
+                b.load(pointer(b, b.add(at, I64(32 * j))), align=1, typ=ir.VectorType(F16, 16)),
+                kind,
             )
             for j in range(2)
         ]
@@ -84,7 +88,9 @@ def _make_group(group: int) -> Any:
             f = splat(b, b.load(pointer(b, where), align=1, typ=F32), 16)
             for j in range(2):
                 i = 2 * g + j
-                acc = b.insert_value(acc, b.call(function, [halves[j], f, b.extract_value(acc, i)]), i)
+                acc = b.insert_value(
+                    acc, b.call(function, [halves[j], f, b.extract_value(acc, i)]), i
+                )
         return acc
 
     def value_code(b: ir.IRBuilder, sig: Any, args: Any) -> Any:
@@ -147,7 +153,6 @@ def _make_group(group: int) -> Any:
         pieces = heads_each // group
         dim, window = load_i64(op + ATTENTION.head_dim), load_i64(op + ATTENTION.window)
         cap = load_f32(op + ATTENTION.softcap)
-        splits = load_i64(op + ATTENTION.max_splits)
         stride, out_stride = load_i64(op + ATTENTION.stride), load_i64(op + ATTENTION.out_stride)
         page_bytes = load_i64(op + ATTENTION.page_bytes)
         scores = load_i64(step + STEP.scratch) + thread * load_i64(step + STEP.scratch_bytes)

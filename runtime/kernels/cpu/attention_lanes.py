@@ -12,7 +12,6 @@ from numba.core import types
 
 from ....quant.cpu.simd import (
     LANES,
-    atomic_add,
     exp_lanes,
     fill,
     fma,
@@ -30,6 +29,7 @@ from ....quant.cpu.simd import (
     widen_f16x16,
     zero,
 )
+from ....quant.cpu.threads import atomic_add
 from ....quant.cpu.vector import F32, I64, Registers, declare, pointer, splat, vec
 from ..records import ATTENTION, STEP
 from .quantize import put_row  # noqa: F401  (same record prefix)
@@ -155,11 +155,15 @@ def attention_lanes(op, step, thread):  # noqa: ANN001, ANN201
             inside = at + PAGE - 1 <= position and (
                 window == 0 or at > position + LANES - 1 - window
             )
+            # Slots behind the block's last token hold what an earlier sequence left, maybe a NaN.
+            written = min(PAGE, position + valid - at)
             for g in range(group):
                 for j in range(0, PAGE, WIDTH):
                     acc = _zeros()
                     for d in range(dim):
-                        acc = _step(acc, k + (d * PAGE + j) * 4, _load(q + (g * dim + d) * LANES * 4))
+                        acc = _step(
+                            acc, k + (d * PAGE + j) * 4, _load(q + (g * dim + d) * LANES * 4)
+                        )
                     _write(acc, scores + j * LANES * 4)
                 where = state + g * LANES * 8
                 old = _load(where)
@@ -183,7 +187,7 @@ def attention_lanes(op, step, thread):  # noqa: ANN001, ANN201
                 for i in range(0, dim, WIDTH):
                     o = out + (g * dim + i) * LANES * 4
                     acc = _read(o, decay)
-                    for j in range(PAGE):
+                    for j in range(written):
                         acc = _step(acc, v + (j * dim + i) * 4, _load(scores + j * LANES * 4))
                     _write(acc, o)
         for g in range(group):

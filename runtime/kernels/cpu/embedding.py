@@ -4,7 +4,6 @@ from typing import Any
 
 from ....quant.cpu.simd import (
     LANES,
-    atomic_add,
     fill_f32x16,
     kernel,
     load_f32,
@@ -14,6 +13,7 @@ from ....quant.cpu.simd import (
     store_f32,
     store_f32x16,
 )
+from ....quant.cpu.threads import atomic_add
 from ..records import EMBED, STEP
 from .formats import EXPAND
 

@@ -5,19 +5,19 @@ from typing import Any
 from ....quant.cpu import q4_0, q4_1, q4_k, q5_0, q5_1, q5_k, q6_k, q8_0
 from ....quant.cpu.blocks32 import CpuFormat
 from ....quant.cpu.simd import (
+    convert,
     fill_f32x16,
     fma_f32x16,
     inline,
     load_f16x16,
     load_f32,
     load_f32x16,
-    load_i16x16,
     load_i8x16,
+    load_i16x16,
     shift_left,
     store_f32x16,
-    u8_to_i32x16,
     to_f32x16,
-    convert,
+    u8_to_i32x16,
     widen_f16x16,
 )
 from ....quant.cpu.vector import vec

@@ -2,7 +2,6 @@
 
 from ....quant.cpu.simd import (
     LANES,
-    atomic_add,
     kernel,
     load_f32,
     load_f32x16,
@@ -10,6 +9,7 @@ from ....quant.cpu.simd import (
     store_f32,
     store_f32x16,
 )
+from ....quant.cpu.threads import atomic_add
 from ..records import GATHER, STEP
 from .lanes import transpose_block
 from .matmul import soft_cap  # noqa: F401

@@ -45,7 +45,9 @@ def _reciprocal_code(b: ir.IRBuilder, sig: Any, args: Any) -> ir.Value:
     """127 / v, and 0 where v is (nearly) 0."""
     v = args[0]
     some = b.fcmp_ordered(">", v, ir.Constant(v.type, [1e-30] * v.type.count))
-    return b.select(some, b.fdiv(constant("f32", [127.0] * v.type.count), v), ir.Constant(v.type, None))
+    return b.select(
+        some, b.fdiv(constant("f32", [127.0] * v.type.count), v), ir.Constant(v.type, None)
+    )
 
 
 _reciprocal = make(
@@ -80,7 +82,7 @@ def quantize_lanes(x, q, scale, sums):  # noqa: ANN001, ANN201
 
 @inline
 def put_lanes(op, block, start, x):  # noqa: ANN001, ANN201
-    """Quantize 32 columns from `start` of a token block from [32][LANES] at x, as the record asks."""
+    """Quantize 32 columns from `start` of a token block, [32][LANES] at x, as the record asks."""
     columns = load_i64(op + NORM.act_columns)
     natural = load_i64(op + NORM.act_natural)
     plain = load_i64(op + NORM.act_float)

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from ....quant.cpu.simd import (
-    atomic_add,
     exp_f32,
     fma_f32x16,
     inline,
@@ -21,8 +20,22 @@ from ....quant.cpu.simd import (
     sum_f32x16,
     zero_f32x16,
 )
+from ....quant.cpu.threads import atomic_add
 from ..records import MATMUL, STEP
 from .formats import EXPAND, QUANTIZED
+
+
+@inline
+def share(op, num_rows, num_threads, thread, turn):  # noqa: ANN001, ANN201
+    """(first row, end, counter) of the part that a thread works on in its turn: first its own.
+
+    A thread's part is contiguous, since DRAM gives a long stream half as much again as short
+    pieces; who is through with it helps the others with theirs.
+    """
+    owner = (thread + turn) % num_threads
+    size = (num_rows + num_threads - 1) // num_threads
+    first = owner * size
+    return first, min(num_rows, first + size), load_i64(op + MATMUL.counter) + 8 * owner
 
 
 @inline
@@ -55,15 +68,19 @@ def _make_rows(dot_row: Any) -> Any:
         q, q_stride = load_i64(op + MATMUL.q), load_i64(op + MATMUL.q_stride)
         scale, scale_stride = load_i64(op + MATMUL.scale), load_i64(op + MATMUL.scale_stride)
         sums = load_i64(op + MATMUL.sums)
-        while True:
-            first = atomic_add(load_i64(op + MATMUL.counter), chunk)
-            if first >= num_rows:
-                return 0
-            for row in range(first, min(num_rows, first + chunk)):
-                w = weight + row * row_bytes
-                for t in range(tokens):
-                    s = t * scale_stride
-                    _put(op, t, row, dot_row(w, groups, q + t * q_stride, scale + s, sums + s))
+        num_threads = load_i64(step + STEP.num_threads)
+        for turn in range(num_threads):
+            first, end, counter = share(op, num_rows, num_threads, thread, turn)
+            while True:
+                begin = first + atomic_add(counter, chunk)
+                if begin >= end:
+                    break
+                for row in range(begin, min(end, begin + chunk)):
+                    w = weight + row * row_bytes
+                    for t in range(tokens):
+                        s = t * scale_stride
+                        _put(op, t, row, dot_row(w, groups, q + t * q_stride, scale + s, sums + s))
+        return 0
 
     return matmul_rows
 
@@ -79,20 +96,24 @@ def _make_float_rows(expand: Any) -> Any:
         columns = load_i64(op + MATMUL.columns)
         q, q_stride = load_i64(op + MATMUL.q), load_i64(op + MATMUL.q_stride)
         wide = load_i64(step + STEP.scratch) + thread * load_i64(step + STEP.scratch_bytes)
-        while True:
-            first = atomic_add(load_i64(op + MATMUL.counter), chunk)
-            if first >= num_rows:
-                return 0
-            for row in range(first, min(num_rows, first + chunk)):
-                expand(weight + row * row_bytes, columns, wide, wide + 4 * columns)
-                for t in range(tokens):
-                    x = q + t * q_stride
-                    a, b = zero_f32x16(), zero_f32x16()
-                    for i in range(0, columns, 32):
-                        a = fma_f32x16(load_f32x16(wide + 4 * i), load_f32x16(x + 4 * i), a)
-                        i += 16
-                        b = fma_f32x16(load_f32x16(wide + 4 * i), load_f32x16(x + 4 * i), b)
-                    _put(op, t, row, sum_f32x16(a + b))
+        num_threads = load_i64(step + STEP.num_threads)
+        for turn in range(num_threads):
+            first, end, counter = share(op, num_rows, num_threads, thread, turn)
+            while True:
+                begin = first + atomic_add(counter, chunk)
+                if begin >= end:
+                    break
+                for row in range(begin, min(end, begin + chunk)):
+                    expand(weight + row * row_bytes, columns, wide, wide + 4 * columns)
+                    for t in range(tokens):
+                        x = q + t * q_stride
+                        a, b = zero_f32x16(), zero_f32x16()
+                        for i in range(0, columns, 32):
+                            a = fma_f32x16(load_f32x16(wide + 4 * i), load_f32x16(x + 4 * i), a)
+                            i += 16
+                            b = fma_f32x16(load_f32x16(wide + 4 * i), load_f32x16(x + 4 * i), b)
+                        _put(op, t, row, sum_f32x16(a + b))
+        return 0
 
     return matmul_float_rows
 

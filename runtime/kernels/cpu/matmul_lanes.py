@@ -13,21 +13,37 @@ from numba.core import types
 from ....quant.cpu.blocks32 import CpuFormat
 from ....quant.cpu.simd import (
     LANES,
-    atomic_add,
     dot4_code,
     fma,
     inline,
     kernel,
     load,
+    load_f32,
+    load_i8x32,
     load_i64,
     load_splat,
     make,
     store,
+    store_f32,
+    store_i8x32,
     zero,
 )
-from ....quant.cpu.vector import F32, I8, I32, I64, Registers, constant, declare, pointer, splat, vec
+from ....quant.cpu.threads import atomic_add
+from ....quant.cpu.vector import (
+    F32,
+    I8,
+    I32,
+    I64,
+    Registers,
+    constant,
+    declare,
+    pointer,
+    splat,
+    vec,
+)
 from ..records import MATMUL, STEP
 from .formats import EXPAND, QUANTIZED
+from .matmul import share
 
 # Accumulators of one micro kernel: with LANES = 16 there are 32 registers, with 8 there are 16.
 ROWS = 8 if LANES == 16 else 4
@@ -69,50 +85,51 @@ def _start_code(offset: int, group: int) -> Any:
 
 
 def _dot_code(wide: bool) -> Any:
-    """(acc, weights, row stride, activations, columns): ROWS x LANES dot products."""
+    """(acc, weights, activations): ROWS x LANES dot products of `columns` columns."""
 
     def build(columns: int) -> Any:
         def code(b: ir.IRBuilder, sig: Any, args: Any) -> ir.Value:
-            acc, w, stride, q = args
+            acc, w, q = args
             rows = [b.extract_value(acc, r) for r in range(ROWS)]
             data = ir.VectorType(I8, 4 * LANES)
-            starts = [b.add(w, b.mul(stride, I64(r))) for r in range(ROWS)]
             for k in range(0, columns, 4):
                 x = b.load(pointer(b, b.add(q, I64(k * LANES))), align=1, typ=data)
                 for r in range(ROWS):
-                    four = b.load(pointer(b, b.add(starts[r], I64(k))), align=1, typ=I32)
+                    four = b.load(pointer(b, b.add(w, I64(32 * r + k))), align=1, typ=I32)
                     u = b.bitcast(splat(b, four, LANES), data)
                     rows[r] = dot4_code(b, rows[r], u, x, wide=wide)
             for r in range(ROWS):
                 acc = b.insert_value(acc, rows[r], r)
             return acc
 
-        return make(f"dot_{columns}", 4, lambda a: _ints(_ints, _int, _int, _int), code)
+        return make(f"dot_{columns}", 3, lambda a: _ints(_ints, _int, _int), code)
 
     return build
 
 
 def _scale_code(b: ir.IRBuilder, sig: Any, args: Any) -> ir.Value:
-    """(total, acc, scales, stride, activation scales): total + acc * scale[row] * scale[token]."""
-    total, acc, scales, stride, factor = args
+    """(total, acc, scales, activation scales): total + acc * scale[row] * scale[token]."""
+    total, acc, scales, factor = args
     kind = _float.llvm
     function = declare(b, f"llvm.fma.v{LANES}f32", kind, [kind] * 3)
     for r in range(ROWS):
-        s = b.load(pointer(b, b.add(scales, b.mul(stride, I64(r)))), align=1, typ=F32)
+        s = b.load(pointer(b, b.add(scales, I64(4 * r))), align=1, typ=F32)
         product = b.fmul(splat(b, s, LANES), factor)
         value = b.sitofp(b.extract_value(acc, r), kind)
-        total = b.insert_value(total, b.call(function, [value, product, b.extract_value(total, r)]), r)
+        total = b.insert_value(
+            total, b.call(function, [value, product, b.extract_value(total, r)]), r
+        )
     return total
 
 
 def _subtract_code(b: ir.IRBuilder, sig: Any, args: Any) -> ir.Value:
-    """(total, minima, stride, activation sums): total - minimum[row] * sum[token]."""
-    total, minima, stride, sums = args
+    """(total, minima, activation sums): total - minimum[row] * sum[token]."""
+    total, minima, sums = args
     kind = _float.llvm
     function = declare(b, f"llvm.fma.v{LANES}f32", kind, [kind] * 3)
     negative = b.fneg(sums)
     for r in range(ROWS):
-        m = b.load(pointer(b, b.add(minima, b.mul(stride, I64(r)))), align=1, typ=F32)
+        m = b.load(pointer(b, b.add(minima, I64(4 * r))), align=1, typ=F32)
         value = b.call(function, [splat(b, m, LANES), negative, b.extract_value(total, r)])
         total = b.insert_value(total, value, r)
     return total
@@ -139,8 +156,8 @@ def _write_code(b: ir.IRBuilder, sig: Any, args: Any) -> ir.Value:
 
 
 _zero_floats = _registers_zero(_floats)
-_scale = make("scale", 5, lambda a: _floats(_floats, _ints, _int, _int, _float), _scale_code)
-_subtract = make("subtract", 4, lambda a: _floats(_floats, _int, _int, _float), _subtract_code)
+_scale = make("scale", 4, lambda a: _floats(_floats, _ints, _int, _float), _scale_code)
+_subtract = make("subtract", 3, lambda a: _floats(_floats, _int, _float), _subtract_code)
 _float_step = make("float_step", 4, lambda a: _floats(_floats, _int, _int, _float), _float_code)
 _write = make("write", 2, lambda a: _int(_floats, _int), _write_code)
 _to_float = make(
@@ -175,30 +192,38 @@ def _make_lanes(fmt: CpuFormat) -> Any:
     dot = _dot_code(fmt.wide)(group)
     halves = group == 16
 
+    parts = 32 // group
+
     @inline
-    def micro(u, columns, scales, minima, q, a_scale, a_sums, tile):  # noqa: ANN001, ANN202
+    def place(u, scale, minima, groups, row, tile, tile_scale, tile_minima):  # noqa: ANN001, ANN202
+        """An unpacked row into its place among ROWS: [group of 32][row][32], scales [..][row]."""
+        for g in range(groups):
+            store_i8x32(tile + (g * ROWS + row) * 32, load_i8x32(u + g * 32))
+            for i in range(g * parts, (g + 1) * parts):
+                store_f32(tile_scale + (i * ROWS + row) * 4, load_f32(scale + 4 * i))
+            if minimum:
+                store_f32(tile_minima + (g * ROWS + row) * 4, load_f32(minima + 4 * g))
+
+    @inline
+    def micro(u, groups, scales, minima, q, a_scale, a_sums, out):  # noqa: ANN001, ANN202
         total = _zero_floats()
-        stride = columns // group * 4
-        for g in range(columns >> 5):
+        for _ in range(groups):
             factor = _load(a_scale)
+            acc = dot(start(a_sums), u, q)
+            total = _scale(total, acc, scales, factor)
             if halves:
-                acc = dot(start(a_sums), u, columns, q)
-                total = _scale(total, acc, scales, stride, factor)
-                acc = dot(start(a_sums + LANES * 4), u + 16, columns, q + 16 * LANES)
-                total = _scale(total, acc, scales + 4, stride, factor)
-            else:
-                acc = dot(start(a_sums), u, columns, q)
-                total = _scale(total, acc, scales, stride, factor)
-                if minimum:
-                    sums = _to_float(_load_i32(a_sums) + _load_i32(a_sums + LANES * 4)) * factor
-                    total = _subtract(total, minima, stride, sums)
-                    minima += 4
-            u += 32
+                acc = dot(start(a_sums + LANES * 4), u + 16, q + 16 * LANES)
+                total = _scale(total, acc, scales + 4 * ROWS, factor)
+            elif minimum:
+                sums = _to_float(_load_i32(a_sums) + _load_i32(a_sums + LANES * 4)) * factor
+                total = _subtract(total, minima, sums)
+                minima += 4 * ROWS
+            u += 32 * ROWS
             q += 32 * LANES
-            scales += 4 * (32 // group)
+            scales += 4 * ROWS * parts
             a_scale += LANES * 4
             a_sums += LANES * 8
-        _write(total, tile)
+        _write(total, out)
 
     @kernel
     def matmul_lanes(op, step, thread):  # noqa: ANN001, ANN202
@@ -206,39 +231,57 @@ def _make_lanes(fmt: CpuFormat) -> Any:
         num_rows = load_i64(op + MATMUL.num_rows)
         weight, row_bytes = load_i64(op + MATMUL.weight), load_i64(op + MATMUL.row_bytes)
         columns = load_i64(op + MATMUL.columns)
+        groups = columns >> 5
         q, a_scale, a_sums = (
             load_i64(op + MATMUL.q),
             load_i64(op + MATMUL.scale),
             load_i64(op + MATMUL.sums),
         )
-        scratch = load_i64(step + STEP.scratch) + thread * load_i64(step + STEP.scratch_bytes)
-        tile = scratch
-        scales = tile + ROWS * LANES * 4
+        # Scratch: one result, one unpacked row, then the tile's scales, minima and bytes.
+        out = load_i64(step + STEP.scratch) + thread * load_i64(step + STEP.scratch_bytes)
+        row_u = out + ROWS * LANES * 4
+        row_scale = row_u + columns
+        row_minima = row_scale + columns // group * 4
+        scales = row_minima + columns // group * 4
         minima = scales + TILE_ROWS * (columns // group) * 4
-        bytes_ = minima + TILE_ROWS * (columns // group) * 4
-        stride = columns // group * 4
-        while True:
-            first = atomic_add(load_i64(op + MATMUL.counter), TILE_ROWS)
-            if first >= num_rows:
-                return 0
-            some = min(TILE_ROWS, num_rows - first)
-            for r in range(some):
-                w = weight + (first + r) * row_bytes
-                unpack(w, columns >> 5, bytes_ + r * columns, scales + r * stride, minima + r * stride)
-            for block in range(blocks):
-                at = block * columns * LANES
-                for r in range(0, some, ROWS):
-                    micro(
-                        bytes_ + r * columns,
-                        columns,
-                        scales + r * stride,
-                        minima + r * stride,
-                        q + at,
-                        a_scale + at // 8,
-                        a_sums + at // 4,
-                        tile,
+        tile = minima + TILE_ROWS * (columns // group) * 4
+        scale_bytes = columns // group * 4
+        num_threads = load_i64(step + STEP.num_threads)
+        for turn in range(num_threads):
+            begin, end, counter = share(op, num_rows, num_threads, thread, turn)
+            while True:
+                first = begin + atomic_add(counter, TILE_ROWS)
+                if first >= end:
+                    break
+                some = min(TILE_ROWS, end - first)
+                for r in range(some):
+                    unpack(weight + (first + r) * row_bytes, groups, row_u, row_scale, row_minima)
+                    at = r // ROWS * ROWS
+                    place(
+                        row_u,
+                        row_scale,
+                        row_minima,
+                        groups,
+                        r % ROWS,
+                        tile + at * columns,
+                        scales + at * scale_bytes,
+                        minima + at * scale_bytes,
                     )
-                    _finish(op, first + r, block, tile)
+                for block in range(blocks):
+                    at = block * columns * LANES
+                    for r in range(0, some, ROWS):
+                        micro(
+                            tile + r * columns,
+                            groups,
+                            scales + r * scale_bytes,
+                            minima + r * scale_bytes,
+                            q + at,
+                            a_scale + at // 8,
+                            a_sums + at // 4,
+                            out,
+                        )
+                        _finish(op, first + r, block, out)
+        return 0
 
     return matmul_lanes
 
@@ -256,23 +299,27 @@ def _make_float_lanes(expand: Any) -> Any:
         tile = load_i64(step + STEP.scratch) + thread * load_i64(step + STEP.scratch_bytes)
         wide = tile + ROWS * LANES * 4
         spare = wide + TILE_ROWS * columns * 4
-        while True:
-            first = atomic_add(load_i64(op + MATMUL.counter), TILE_ROWS)
-            if first >= num_rows:
-                return 0
-            some = min(TILE_ROWS, num_rows - first)
-            for r in range(some):
-                expand(weight + (first + r) * row_bytes, columns, wide + r * columns * 4, spare)
-            for block in range(blocks):
-                for r in range(0, some, ROWS):
-                    total = _zero_floats()
-                    x, w = q + block * columns * LANES * 4, wide + r * columns * 4
-                    for _ in range(columns):
-                        total = _float_step(total, w, columns * 4, _load(x))
-                        x += LANES * 4
-                        w += 4
-                    _write(total, tile)
-                    _finish(op, first + r, block, tile)
+        num_threads = load_i64(step + STEP.num_threads)
+        for turn in range(num_threads):
+            begin, end, counter = share(op, num_rows, num_threads, thread, turn)
+            while True:
+                first = begin + atomic_add(counter, TILE_ROWS)
+                if first >= end:
+                    break
+                some = min(TILE_ROWS, end - first)
+                for r in range(some):
+                    expand(weight + (first + r) * row_bytes, columns, wide + r * columns * 4, spare)
+                for block in range(blocks):
+                    for r in range(0, some, ROWS):
+                        total = _zero_floats()
+                        x, w = q + block * columns * LANES * 4, wide + r * columns * 4
+                        for _ in range(columns):
+                            total = _float_step(total, w, columns * 4, _load(x))
+                            x += LANES * 4
+                            w += 4
+                        _write(total, tile)
+                        _finish(op, first + r, block, tile)
+        return 0
 
     return matmul_float_lanes
 

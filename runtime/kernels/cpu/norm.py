@@ -4,7 +4,7 @@ import numpy as np
 
 from ....quant.cpu.simd import (
     LANES,
-    atomic_add,
+    call,
     fill,
     fill_f32x16,
     fma,
@@ -22,8 +22,8 @@ from ....quant.cpu.simd import (
     sum_f32x16,
     zero,
     zero_f32x16,
-    call,
 )
+from ....quant.cpu.threads import atomic_add
 from ....quant.cpu.vector import vec
 from ..records import NORM, NORM_ADD, STEP
 from .lanes import put_lanes

@@ -4,11 +4,9 @@ A page of a layer holds for each KV head K transposed, [head_dim][32] float16, a
 [32][head_dim]: decode attention then reads one sequential stream with tokens in lanes.
 """
 
-import numpy as np
-
 from ....quant.cpu.simd import (
     LANES,
-    atomic_add,
+    convert,
     fill,
     fill_f32x16,
     fma,
@@ -21,13 +19,13 @@ from ....quant.cpu.simd import (
     load_i64,
     load_splat,
     narrow_f32x16,
-    convert,
     store,
     store_f16,
     store_f16x16,
     store_f32,
     store_f32x16,
 )
+from ....quant.cpu.threads import atomic_add
 from ....quant.cpu.vector import vec
 from ..records import ROPE, ROPE_NEOX, ROPE_NONE, ROPE_NORM, ROPE_TABLE, STEP
 from .lanes import transpose_block

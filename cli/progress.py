@@ -1,0 +1,113 @@
+"""What takes long, shown on stderr: a bar in a terminal, lines elsewhere."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from .console import note, size
+
+Progress = Callable[[str, int, int], None]  # (event, done, total); total 0 = unknown
+
+TITLES = {
+    "wait": "waiting for another llamba that is fetching {name}",
+    "download": "fetching {name}",
+    "verify": "checking {name}",
+    "compile": "compiling kernels for this CPU, once",
+}
+SHORT_S = 0.5  # work that is done sooner is not worth a line or a bar, nor rich's import
+
+
+@contextmanager
+def progress(name: str) -> Iterator[Progress]:
+    """Shows the events of the store ("wait", "download", "verify": bytes) and of the kernels
+
+    ("compile": a count) once they take longer than SHORT_S; `name` is the model's.
+    """
+    shown = _Bars(name) if sys.stderr.isatty() else _Lines(name)
+    started: dict[str, float] = {}
+
+    def update(event: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now - started.setdefault(event, now) >= SHORT_S or event in ("wait", "compile"):
+            shown.update(event, done, total)
+
+    try:
+        yield update
+    finally:
+        shown.close()
+
+
+def _amount(event: str) -> Callable[[float], str]:
+    return str if event == "compile" else size
+
+
+class _Lines:
+    """A line when it starts, one every ten seconds, one when it is done."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.next_at: dict[str, float] = {}
+        self.finished: set[str] = set()
+
+    def update(self, event: str, done: int, total: int) -> None:
+        """The store calls often; most calls say nothing."""
+        now = time.monotonic()
+        last = bool(total) and done >= total
+        if event in self.finished or (now < self.next_at.get(event, 0.0) and not last):
+            return
+        self.next_at[event] = now + 10
+        text = TITLES.get(event, event).format(name=self.name)
+        show = _amount(event)
+        if done and total:
+            text += f": {show(done)} of {show(total)}"
+        elif total:
+            text += f" ({show(total)})"
+        note(text + (", done" if last else ""))
+        if last:
+            self.finished.add(event)
+
+    def close(self) -> None:
+        """Lines stay."""
+
+
+class _Bars:
+    """One bar of rich an event, gone when all is done."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.bars: Any = None
+        self.tasks: dict[str, Any] = {}
+
+    def update(self, event: str, done: int, total: int) -> None:
+        """The first call of an event makes its bar."""
+        if self.bars is None:
+            self.bars = self._start()
+        show = _amount(event)
+        text = f"{show(done)} of {show(total)}" if total else ""
+        if event not in self.tasks:
+            title = TITLES.get(event, event).format(name=self.name)
+            self.tasks[event] = self.bars.add_task(title, amount=text)
+        self.bars.update(self.tasks[event], completed=done, total=total or None, amount=text)
+
+    @staticmethod
+    def _start() -> Any:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[amount]}"),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        bars.start()
+        return bars
+
+    def close(self) -> None:
+        """The bars leave no trace; what follows starts where they were."""
+        if self.bars is not None:
+            self.bars.stop()

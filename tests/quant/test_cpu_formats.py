@@ -1,0 +1,293 @@
+"""Each format's compiled kernels against float64: the weights' and activations' own values.
+
+Odd shapes throughout: columns in odd multiples of the block, rows that fill no tile, any number of
+tokens. Weights lie at the very end of readable memory and outputs between fences.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from llamba.quant import FORMATS_BY_NAME, Format
+from llamba.runtime.kernels.records import ACTIVATION_ORDER, EMBED, MATMUL
+
+pytestmark = pytest.mark.kernels
+
+QUANTIZED = list(ACTIVATION_ORDER)
+EVERY = [name.lower() for name in FORMATS_BY_NAME]
+# Of the sum of all terms' magnitudes: what some hundred float32 additions in a row may lose.
+BOUND = 4e-6
+ROWS = 37
+ACTIVATIONS = ("normal", "zero", "outlier", "full", "signs")
+
+Blocks = Callable[[Format, str, int], NDArray[np.uint8]]
+
+
+def columns_of(fmt: Format) -> tuple[int, ...]:
+    return (256, 768) if fmt.block_len == 256 else (32, 96, 160, 576)
+
+
+def patterns(fmt: Format) -> tuple[str, ...]:
+    if fmt.block_len == 1:
+        return ("weights",)
+    return ("weights", "bytes", "ones", "zeros", "golden")
+
+
+@pytest.fixture(scope="module")
+def blocks(tiny: ModuleType) -> Blocks:
+    """blocks(fmt, pattern, columns) -> the bytes of ROWS rows."""
+    shared = Path(__file__).parents[2] / "../shared/goldens/open"
+
+    def make(fmt: Format, pattern: str, columns: int) -> NDArray[np.uint8]:
+        rng = np.random.default_rng(columns)
+        if pattern == "weights":
+            if fmt.name == "BF16":
+                values = (rng.standard_normal((ROWS, columns)) * 0.05).astype(np.float32)
+                return (values.view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)
+            return tiny.weight(rng, ROWS, columns, fmt.name).view(np.uint8)
+        size = ROWS * columns // fmt.block_len
+        if pattern == "golden":
+            path = shared / f"blocks_{fmt.name}.json"
+            if not path.is_file():
+                return make(fmt, "bytes", columns)
+            raw = [bytes.fromhex(b) for _, b, _ in json.loads(path.read_text())["blocks"]]
+            found = np.frombuffer(b"".join(raw), np.uint8).reshape(len(raw), -1)
+            good = np.isfinite(fmt.dequantize(found, (len(raw), fmt.block_len))).all(axis=1)
+            assert good.sum() > 20
+            return rng.choice(found[good], size).reshape(ROWS, -1)
+        fill = {"ones": 0xFF, "zeros": 0}
+        raw = np.full((size, fmt.block.itemsize), fill.get(pattern, 0), np.uint8)
+        if pattern == "bytes":
+            raw = rng.integers(0, 256, raw.shape, np.uint8)
+        parts = raw.view(fmt.block)[:, 0]
+        for name in fmt.block.names or ():  # scales that are numbers, of both signs
+            if fmt.block[name] == np.float16:
+                parts[name] = rng.standard_normal(size) * (pattern != "zeros")
+        return raw.reshape(ROWS, -1)
+
+    return make
+
+
+def activations(kind: str, tokens: int, columns: int) -> NDArray[np.float32]:
+    rng = np.random.default_rng(tokens)
+    x = rng.standard_normal((tokens, columns)).astype(np.float32)
+    if kind == "zero":
+        x[:] = 0
+    elif kind == "outlier":
+        x *= 1e-3
+        x[:, 17] = 5e4
+    elif kind == "full":  # every int8 is 127: the largest sums there are
+        x[:] = 2.5
+    elif kind == "signs":
+        x = np.where(x > 0, 1, -1).astype(np.float32)
+    return x
+
+
+def cases(fmt: Format, first: int, last: int) -> Iterator[tuple[str, int, str, int, bool, bool]]:
+    """(pattern, columns, activations, tokens, bias, residual): each with each of its neighbours."""
+    tokens = first
+    for number, pattern in enumerate(patterns(fmt)):
+        for columns in columns_of(fmt):
+            for kind in ACTIVATIONS:
+                yield pattern, columns, kind, tokens, tokens % 2 == 0, tokens % 3 == number % 3
+                tokens = first if tokens == last else tokens + 1
+
+
+def finite(fmt: Format, raw: NDArray[np.uint8], columns: int) -> NDArray[np.float64]:
+    w = fmt.dequantize(raw, (ROWS, columns)).astype(np.float64)
+    assert np.isfinite(w).all()
+    return w
+
+
+def extras(
+    rig: Any, bias: bool, residual: bool, before: NDArray[np.float32]
+) -> tuple[dict[str, int], NDArray[np.float64]]:
+    """Record fields, and what they add: (tokens, ROWS)."""
+    values = np.random.default_rng(1).standard_normal(ROWS).astype(np.float32)
+    added = np.zeros(before.shape) + (values if bias else 0) + (before if residual else 0)
+    return {"bias": rig.last(values) if bias else 0, "residual": int(residual)}, added
+
+
+def check(
+    got: NDArray[np.float32],
+    expected: NDArray[np.float64],
+    terms: NDArray[np.float64],
+    added: NDArray[np.float64],
+    relative: float = BOUND,
+) -> None:
+    assert np.isfinite(got).all()
+    bound = relative * (terms + np.abs(added)) + 1e-30
+    np.testing.assert_array_less(np.abs(got - (expected + added)) / bound, 1.0)
+
+
+@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("floats", [False, True], ids=["int8", "float32"])
+def test_matmul_rows(rig: ModuleType, blocks: Blocks, name: str, floats: bool) -> None:
+    if name not in QUANTIZED and not floats:
+        pytest.skip("float formats multiply float activations only")
+    fmt = rig.FORMATS[name]
+    for pattern, columns, kind, tokens, bias, residual in cases(fmt, 1, 8):
+        raw, r = blocks(fmt, pattern, columns), rig.Rig()
+        w, x = finite(fmt, raw, columns), activations(kind, tokens, columns)
+        if floats:
+            a, source = x.astype(np.float64), {"q": r.last(x), "q_stride": 4 * columns}
+        else:
+            q, step = rig.quantize(x, 16)
+            a, source = rig.dequantize(q, step), r.rows_input(q, step, ACTIVATION_ORDER[name])
+        out = rig.Fenced((tokens, ROWS + 3))
+        out.array[:] = np.random.default_rng(2).standard_normal(out.array.shape)
+        before = out.array.copy()
+        fields, added = extras(r, bias, residual, before[:, :ROWS])
+        r.set_step(num_tokens=tokens)
+        r.run(
+            f"matmul:matmul_{'float_' * floats}rows_{name}",
+            MATMUL,
+            weight=r.last(raw),
+            row_bytes=fmt.row_bytes(columns),
+            num_rows=ROWS,
+            columns=columns,
+            chunk=(8, 5, 100)[tokens % 3],
+            out=out.at,
+            out_stride=4 * (ROWS + 3),
+            **source,
+            **fields,
+        )
+        out.check()
+        assert (out.array[:, ROWS:] == before[:, ROWS:]).all()
+        terms = np.abs(a) @ rig.magnitudes(fmt, raw, columns).T
+        check(out.array[:, :ROWS], a @ w.T, terms, added)
+
+
+@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("floats", [False, True], ids=["int8", "float32"])
+def test_matmul_lanes(rig: ModuleType, blocks: Blocks, name: str, floats: bool) -> None:
+    if name not in QUANTIZED and not floats:
+        pytest.skip("float formats multiply float activations only")
+    fmt = rig.FORMATS[name]
+    for pattern, columns, kind, tokens, bias, residual in cases(fmt, 9, 40):
+        raw, r = blocks(fmt, pattern, columns), rig.Rig()
+        w, x = finite(fmt, raw, columns), activations(kind, tokens, columns)
+        if floats:
+            a, source = x.astype(np.float64), {"q": r.last(rig.to_lanes(rig.padded(x)))}
+        else:
+            q, step = rig.quantize(x, 32)
+            a, source = rig.dequantize(q, step), r.lanes_input(q, step)
+        out = rig.Fenced((-(-tokens // rig.LANES), ROWS + 3, rig.LANES))
+        out.array[:] = np.random.default_rng(2).standard_normal(out.array.shape)
+        before = out.array.copy()
+        old = rig.from_lanes(before)[:tokens, :ROWS]
+        fields, added = extras(r, bias, residual, old)
+        r.set_step(num_tokens=tokens)
+        r.run(
+            f"matmul_lanes:matmul_{'float_' * floats}lanes_{name}",
+            MATMUL,
+            weight=r.last(raw),
+            row_bytes=fmt.row_bytes(columns),
+            num_rows=ROWS,
+            columns=columns,
+            chunk=32,
+            out=out.at,
+            out_stride=ROWS + 3,
+            **source,
+            **fields,
+        )
+        out.check()
+        assert (out.array[:, ROWS:] == before[:, ROWS:]).all()
+        terms = np.abs(a) @ rig.magnitudes(fmt, raw, columns).T
+        # With float activations a lane adds up all columns one after the other.
+        relative = max(BOUND, columns * 2.0**-25) if floats else BOUND
+        check(rig.from_lanes(out.array)[:tokens, :ROWS], a @ w.T, terms, added, relative)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 8, 31, 33, 97])
+@pytest.mark.parametrize("name", ["q4_k", "q8_0"])
+def test_any_number_of_rows(rig: ModuleType, tiny: ModuleType, name: str, rows: int) -> None:
+    fmt, columns, tokens = rig.FORMATS[name], 256, rig.LANES + 3
+    raw = tiny.weight(np.random.default_rng(rows), rows, columns, fmt.name)
+    w = fmt.dequantize(raw, (rows, columns)).astype(np.float64)
+    x = activations("normal", tokens, columns)
+    for lanes in (False, True):
+        r = rig.Rig()
+        count = tokens if lanes else 3
+        q, step = rig.quantize(x[:count], 32 if lanes else 16)
+        source = r.lanes_input(q, step) if lanes else r.rows_input(q, step, ACTIVATION_ORDER[name])
+        out = rig.Fenced((2, rows, rig.LANES) if lanes else (count, rows))
+        r.set_step(num_tokens=count)
+        r.run(
+            f"matmul_lanes:matmul_lanes_{name}" if lanes else f"matmul:matmul_rows_{name}",
+            MATMUL,
+            weight=r.last(raw),
+            row_bytes=fmt.row_bytes(columns),
+            num_rows=rows,
+            columns=columns,
+            chunk=16,
+            out=out.at,
+            out_stride=rows if lanes else 4 * rows,
+            **source,
+        )
+        out.check()
+        got = rig.from_lanes(out.array)[:count] if lanes else out.array
+        a = rig.dequantize(q, step)
+        check(got, a @ w.T, np.abs(a) @ rig.magnitudes(fmt, raw, columns).T, np.zeros(got.shape))
+
+
+@pytest.mark.parametrize("cap", [0.5, 30.0])
+def test_soft_cap_of_the_rows(rig: ModuleType, blocks: Blocks, cap: float) -> None:
+    """cap * tanh(y / cap) with y far below, around and far above the cap."""
+    fmt, r = rig.FORMATS["f32"], rig.Rig()
+    raw = blocks(fmt, "weights", 96)
+    x = activations("normal", 4, 96) * np.array([[1e-3], [1], [100], [1e5]], np.float32)
+    out = rig.Fenced((4, ROWS))
+    r.set_step(num_tokens=4)
+    r.run(
+        "matmul:matmul_float_rows_f32",
+        MATMUL,
+        weight=r.last(raw),
+        row_bytes=4 * 96,
+        num_rows=ROWS,
+        columns=96,
+        chunk=8,
+        out=out.at,
+        out_stride=4 * ROWS,
+        softcap=cap,
+        q=r.last(x),
+        q_stride=4 * 96,
+    )
+    y = x.astype(np.float64) @ finite(fmt, raw, 96).T
+    np.testing.assert_allclose(out.array, cap * np.tanh(y / cap), atol=2e-6 * cap + 1e-6)
+
+
+@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("lanes", [False, True], ids=["rows", "lanes"])
+def test_embed(rig: ModuleType, blocks: Blocks, name: str, lanes: bool) -> None:
+    fmt = rig.FORMATS[name]
+    for pattern in patterns(fmt):
+        for columns in columns_of(fmt):
+            raw, r = blocks(fmt, pattern, columns), rig.Rig()
+            tokens = rig.LANES * 3 if lanes else columns // 32 % 8 + 1
+            ids = np.random.default_rng(columns).integers(0, ROWS, tokens).astype(np.int32)
+            ids[0], ids[-1] = ROWS - 1, 0
+            shape = (3, columns, rig.LANES) if lanes else (tokens, columns)
+            out = rig.Fenced(shape, fill=np.nan)
+            r.set_step(num_tokens=tokens, token_ids=ids)
+            r.run(
+                f"embedding:embed_{'lanes' if lanes else 'rows'}_{name}",
+                EMBED,
+                weight=r.last(raw),
+                row_bytes=fmt.row_bytes(columns),
+                columns=columns,
+                scale=2.5,
+                out=out.at,
+                out_stride=4 * columns,
+            )
+            out.check()
+            got = rig.from_lanes(out.array) if lanes else out.array
+            expected = 2.5 * finite(fmt, raw, columns)[ids]
+            terms = 2.5 * rig.magnitudes(fmt, raw, columns)[ids]
+            assert (np.abs(got - expected) <= 3e-7 * terms + 1e-30).all()

@@ -1,0 +1,335 @@
+"""The cache of compiled kernels: hits, keys, damage, races, and errors that can be read."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from llamba.errors import KernelError
+from llamba.quant import jit
+from llamba.quant import target as target_module
+from llamba.quant.target import NAMED_TARGETS, Target, target
+
+TESTS = Path(__file__).parents[1]
+KERNELS = ["runtime.kernels.cpu.gather:gather_rows", "runtime.kernels.cpu.gather:gather_lanes"]
+
+# Loads two kernels, runs one of them, and tells what happened.
+SCRIPT = """
+import json, sys, warnings
+sys.path.insert(0, sys.argv[1])
+from llamba.quant import jit
+kernels, told = sys.argv[2:], []
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    missing = jit.missing(kernels)
+    jit.load(kernels, progress=lambda done, total: told.append((done, total)))
+    warned = [str(w.message) for w in caught]
+import numpy as np, rig
+from llamba.runtime.kernels.records import GATHER
+x = np.arange(96, dtype=np.float32).reshape(3, 32)
+r, out = rig.Rig(), rig.Fenced((2, 32))
+r.set_step(num_outputs=2, out_rows=np.array([2, 0]))
+r.run("gather:gather_rows", GATHER, "num_outputs", x=r.last(x), x_stride=128, columns=32,
+      out=out.at, out_stride=128)
+assert (out.array == x[[2, 0]]).all()
+numba = "numba" in sys.modules
+print(json.dumps({"told": told, "missing": missing, "warned": warned, "numba": numba}))
+"""
+
+Run = Callable[..., dict[str, Any]]
+
+
+def start(cache: Path, **environment: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", SCRIPT, str(TESTS), *KERNELS]
+    return subprocess.Popen(
+        command,
+        env=dict(os.environ, LLAMBA_CACHE=str(cache), **environment),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> dict[str, Any]:
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    return json.loads(out)
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache that a first process has filled; for copying."""
+    cache = tmp_path_factory.mktemp("cache")
+    first = finish(start(cache))
+    assert first["missing"] == KERNELS and not first["warned"]
+    assert first["told"] == [[0, 2], [1, 2], [2, 2]]
+    return cache
+
+
+@pytest.fixture
+def cache(filled: Path, tmp_path: Path) -> Path:
+    """A copy of the filled cache."""
+    return Path(shutil.copytree(filled, tmp_path / "cache"))
+
+
+def objects(cache: Path) -> list[Path]:
+    return sorted((cache / "kernels").glob("*/*"))
+
+
+@pytest.mark.kernels
+def test_a_second_process_compiles_nothing(cache: Path) -> None:
+    before = [(f.name, f.read_bytes(), f.stat().st_mtime_ns) for f in objects(cache)]
+    assert [name for name, _, _ in before] == sorted(f"{jit.symbol(k)}.o" for k in KERNELS)
+    second = finish(start(cache))
+    assert second == {"told": [], "missing": [], "warned": [], "numba": False}
+    assert [(f.name, f.read_bytes(), f.stat().st_mtime_ns) for f in objects(cache)] == before
+
+
+def truncate(data: bytes) -> bytes:
+    return data[: len(data) // 2]
+
+
+def flip(data: bytes) -> bytes:
+    middle = len(data) // 2
+    return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
+
+
+DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda data: b"",
+    "short": lambda data: data[:20],
+    "half": truncate,
+    "one byte less": lambda data: data[:-1],
+    "one bit": flip,
+    "garbage": lambda data: b"\x7fELF" + bytes(len(data)),
+    "longer": lambda data: data + b"\0",
+}
+
+
+@pytest.mark.kernels
+def test_a_damaged_file_is_compiled_again(cache: Path) -> None:
+    first, second = objects(cache)
+    good = first.read_bytes()
+    first.write_bytes(flip(good))
+    again = finish(start(cache))
+    assert again["told"] == [[0, 1], [1, 1]] and len(again["missing"]) == 1
+    assert first.read_bytes() == good  # compilation is deterministic
+    assert finish(start(cache))["told"] == []
+
+
+@pytest.mark.parametrize("how", DAMAGE)
+def test_damage_is_noticed(tmp_path: Path, how: str) -> None:
+    jit.write_object(tmp_path, KERNELS[0], b"\x7fELF" + bytes(range(256)) * 9)
+    (file,) = tmp_path.iterdir()
+    good = file.read_bytes()
+    assert jit.read_object(tmp_path, KERNELS[0]) == b"\x7fELF" + bytes(range(256)) * 9
+    file.write_bytes(DAMAGE[how](good))
+    assert jit.read_object(tmp_path, KERNELS[0]) is None
+    assert jit.read_object(tmp_path, KERNELS[1]) is None
+
+
+@pytest.mark.kernels
+def test_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
+    """It warns, works, and leaves alone whatever else is in the temporary folder."""
+    blocked, temporary = tmp_path / "file", tmp_path / "tmp"
+    blocked.write_text("not a folder")
+    old = temporary / "somebody's"
+    old.mkdir(parents=True)
+    os.utime(old, (0, 0))
+    told = finish(start(blocked, TMPDIR=str(temporary)))
+    (warning,) = told["warned"]
+    assert "can't be cached" in warning and "LLAMBA_CACHE" in warning
+    assert told["told"][-1] == [2, 2]
+    assert old.exists()
+
+
+@pytest.mark.kernels
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may write everywhere")
+def test_a_read_only_cache_is_read(cache: Path) -> None:
+    objects(cache)[0].unlink()
+    (folder,) = (cache / "kernels").iterdir()
+    folder.chmod(0o555)
+    try:
+        told = finish(start(cache))
+    finally:
+        folder.chmod(0o755)
+    assert told["told"] == [[0, 1], [1, 1]] and len(told["warned"]) == 1
+
+
+@pytest.mark.kernels
+def test_two_processes_compile_at_once(tmp_path: Path) -> None:
+    processes = [start(tmp_path) for _ in range(2)]
+    for told in map(finish, processes):
+        assert not told["warned"]
+    assert [f.suffix for f in objects(tmp_path)] == [".o", ".o"]
+    assert finish(start(tmp_path))["told"] == []
+
+
+# ---- the key -----------------------------------------------------------------------------------
+def key(wanted: Target) -> str:
+    return jit.cache_key.__wrapped__(wanted)
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the package's sources that the key is made from."""
+    for part in ("quant", "runtime"):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(jit._PACKAGE / part, tmp_path / part, ignore=ignored)
+    monkeypatch.setattr(jit, "_PACKAGE", tmp_path)
+    return tmp_path
+
+
+def test_the_key_follows_every_kernel_source(package: Path) -> None:
+    wanted = Target("znver4", "+avx2", "avx2", 8)
+    first = key(wanted)
+    assert key(wanted) == first and len(first) == 24
+    sources = [
+        *(package / "quant" / name for name in ("jit.py", "compiler.py", "target.py")),
+        *(package / "quant" / "cpu").glob("*.py"),
+        package / "runtime" / "kernels" / "records.py",
+        *(package / "runtime" / "kernels" / "cpu").glob("*.py"),
+    ]
+    assert len(sources) > 20
+    seen = {first}
+    for source in sources:
+        before = source.read_bytes()
+        source.write_bytes(before + b"# an edit\n")
+        seen.add(key(wanted))
+        source.write_bytes(before)
+    assert len(seen) == len(sources) + 1
+    (package / "quant" / "cpu" / "q2_k.py").write_text("# a new file\n")
+    assert key(wanted) not in seen
+
+
+def test_the_key_does_not_follow_other_files(package: Path) -> None:
+    first = key(target())
+    for file in (package / "quant" / "q4_k.py", package / "runtime" / "forward.py"):
+        file.write_text("# an edit\n")
+    assert key(target()) == first
+
+
+def test_the_key_follows_the_target_and_the_compilers(monkeypatch: pytest.MonkeyPatch) -> None:
+    targets = [
+        Target("znver4", "+avx2", "avx2", 8),
+        Target("znver3", "+avx2", "avx2", 8),
+        Target("znver4", "+avx2,+fma", "avx2", 8),
+        Target("znver4", "+avx2", "avxvnni", 8),
+    ]
+    keys = {key(t) for t in targets}
+    monkeypatch.setattr(jit, "version", lambda name: "0.0." + name)
+    keys.add(key(targets[0]))
+    assert len(keys) == 5
+
+
+def test_symbols_are_identifiers_of_their_own(rig: ModuleType) -> None:
+    names = [f"runtime.kernels.cpu.matmul:matmul_rows_{f}" for f in rig.QUANTIZED]
+    names += [f"runtime.kernels.cpu.matmul_lanes:matmul_lanes_{f}" for f in rig.QUANTIZED]
+    symbols = {jit.symbol(n) for n in names}
+    assert len(symbols) == len(names) and all(s.isidentifier() for s in symbols)
+
+
+# ---- the cache's place -------------------------------------------------------------------------
+def test_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLAMBA_CACHE", "/a")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/b")
+    assert jit.cache_root() == Path("/a/kernels")
+    monkeypatch.delenv("LLAMBA_CACHE")
+    assert jit.cache_root() == Path("/b/llamba/kernels")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", "/c")
+    assert jit.cache_root() == Path("/c/.cache/llamba/kernels")
+
+
+def test_old_directories_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLAMBA_CACHE", str(tmp_path))
+    ages = {"kept": 90, "fresh": 0, "recent": 20, "old": 40}  # days
+    for name, days in ages.items():
+        folder = tmp_path / "kernels" / name
+        folder.mkdir(parents=True)
+        (folder / "x.o").write_bytes(b"")
+        then = time.time() - days * 86400
+        os.utime(folder, (then, then))
+    jit._prune(tmp_path / "kernels" / "kept")
+    assert {f.name for f in (tmp_path / "kernels").iterdir()} == {"kept", "fresh", "recent"}
+
+
+@pytest.mark.kernels
+def test_what_is_loaded_counts_as_used(cache: Path) -> None:
+    (folder,) = (cache / "kernels").iterdir()
+    os.utime(folder, (0, 0))
+    finish(start(cache))
+    assert time.time() - folder.stat().st_mtime < 3600
+
+
+# ---- errors ------------------------------------------------------------------------------------
+def test_unknown_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLAMBA_TARGET", "z80")
+    with pytest.raises(KernelError, match=r"'z80' is not a known target \(known: host, avx2"):
+        target.__wrapped__()
+
+
+@pytest.mark.parametrize(
+    ("name", "isa", "lanes"), [("avx2", "avx2", 8), ("avx512", "avx512vnni", 16)]
+)
+def test_named_targets(monkeypatch: pytest.MonkeyPatch, name: str, isa: str, lanes: int) -> None:
+    monkeypatch.setenv("LLAMBA_TARGET", name)
+    found = target.__wrapped__()
+    assert (found.isa, found.lanes, found.cpu) == (isa, lanes, NAMED_TARGETS[name][0])
+
+
+def test_cpus_below_the_floor() -> None:
+    classify = target_module._classify
+    with pytest.raises(KernelError, match=r"nehalem.*lacks AVX2"):
+        classify("nehalem", frozenset({"sse4.2"}), "x86_64")
+    with pytest.raises(KernelError, match="riscv64"):
+        classify("generic", frozenset(), "riscv64")
+    vnni = frozenset({"avx2", "fma", "f16c", "avxvnni"})
+    assert classify("alderlake", vnni, "x86_64").isa == "avxvnni"
+    skylake = frozenset({"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512dq"})
+    assert classify("skylake-avx512", skylake, "x86_64").isa == "avx2"
+
+
+@pytest.fixture
+def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache for this process, and nothing loaded yet."""
+    monkeypatch.setenv("LLAMBA_CACHE", str(tmp_path))
+    monkeypatch.setattr(jit, "_addresses", {})
+    monkeypatch.delenv("LLAMBA_DEBUG", raising=False)
+    return tmp_path
+
+
+@pytest.mark.parametrize("kernel", ["gather:nothing", "nowhere:nothing", "gather:LANES"])
+def test_a_failing_compiler_is_an_error_of_one_line(fresh: Path, kernel: str) -> None:
+    with pytest.raises(KernelError) as caught:
+        jit.load([f"runtime.kernels.cpu.{kernel}"])
+    message = str(caught.value)
+    assert f"{kernel} could not be compiled for {target().cpu}: " in message
+    assert "Error: " in message and "\n" not in message
+    assert not list(fresh.glob("kernels/*/*"))
+
+
+def test_debugging_shows_all_of_it(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLAMBA_DEBUG", "1")
+    with pytest.raises(KernelError, match=r"Traceback \(most recent call last\):\n"):
+        jit.load(["runtime.kernels.cpu.gather:nothing"])
+
+
+@pytest.mark.skipif(not shutil.which("false"), reason="needs the command `false`")
+def test_a_compiler_that_dies(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", shutil.which("false"))
+    with pytest.raises(KernelError, match="gather_lanes could not be compiled.*LLVM aborted"):
+        jit.load(KERNELS[1:])
+
+
+def test_a_compiler_that_cannot_be_run(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", str(fresh / "no python"))
+    with pytest.raises(KernelError, match="compiler can't be run.*no python"):
+        jit.load(KERNELS)

@@ -1,0 +1,114 @@
+"""Real models with int8 activations: no farther from the truth than llama.cpp's own fast path."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from llamba.models.gguf import GGUFFile
+from llamba.models.weights import Weights
+from llamba.runtime.batch import PAGE_SIZE, Batch, Logits, Segment
+from llamba.runtime.forward import build_program
+from llamba.runtime.kernels.reference import log_softmax
+from llamba.runtime.program import Program
+
+pytestmark = pytest.mark.kernels
+
+GOLDEN = {
+    "smollm2": "smollm2-135m",
+    "gemma3": "gemma-3-270m",
+    "qwen-0.5b": "qwen2.5-coder-0.5b",
+    "qwen-1.5b": "qwen2.5-coder-1.5b",
+}
+# Mean |d logprob| of the top 20, median over the prompts: llama.cpp's default against its own f32.
+DISTANCE = {"smollm2": 0.10, "gemma3": 0.125, "qwen-0.5b": 0.053, "qwen-1.5b": 0.075}
+MARGIN = 0.3  # where the truth is this sure, the fast path chooses the same token
+
+Models = Callable[[str], Path]
+
+
+def golden_cases(shared: Path, model: str) -> list[dict[str, Any]]:
+    golden = json.loads((shared / "open" / f"variants_{GOLDEN[model]}.json").read_text())
+    ill = {"one_word"} if model == "qwen-1.5b" else set()
+    return [case for case in golden["cases"] if case["name"] not in ill]
+
+
+@contextmanager
+def program_of(path: Path) -> Iterator[Program]:
+    weights = Weights.open(GGUFFile.open(path))
+    program = build_program(weights, num_pages=32, num_threads=2, max_tokens=640)
+    try:
+        yield program
+    finally:
+        program.close()
+
+
+def run_ids(program: Program, ids: list[int], start: int, which: Logits) -> NDArray[np.float64]:
+    end = start + len(ids)
+    table = np.arange(-(-end // PAGE_SIZE), dtype=np.int32)
+    segment = Segment(np.array(ids, np.int32), start, table, which)
+    return log_softmax(program.run(Batch((segment,))).astype(np.float64))
+
+
+def compare(program: Program, case: dict[str, Any], by_token: bool) -> float:
+    """The distance after the prompt; the argmax rule there and along the golden's own path."""
+    golden, prompt = case["variants"]["f32"], case["prompt_ids"]
+    cached = len(prompt) - 1 if by_token else 0  # decode: the prompt's last token by itself, too
+    if cached:
+        run_ids(program, prompt[:cached], 0, Logits.NONE)
+    first = run_ids(program, prompt[cached:], cached, Logits.LAST)
+    steps = golden["steps"]
+    path = [step[0] for step in steps[:-1]]
+    if by_token:  # as decode does it
+        rest = [
+            run_ids(program, [token], len(prompt) + i, Logits.LAST) for i, token in enumerate(path)
+        ]
+    else:  # in one chunk, as prefill does it
+        rest = [run_ids(program, path, len(prompt), Logits.ALL)]
+    logprobs = np.concatenate([first, *rest])
+    for row, (token, expected, _, runner_up) in zip(logprobs, steps, strict=True):
+        if expected - runner_up > MARGIN:
+            assert row.argmax() == token, (case["name"], token, row.argmax(), expected, runner_up)
+    return float(np.mean([abs(first[0, token] - value) for token, value in golden["top20"]]))
+
+
+def check_model(model: str, shared: Path, models: Models, *, by_token: bool) -> None:
+    with program_of(models(model)) as program:
+        every = [compare(program, case, by_token) for case in golden_cases(shared, model)]
+    print(f"{model}: median distance {np.median(every):.4f}, each {np.round(every, 3)}")
+    assert np.median(every) <= DISTANCE[model]
+
+
+@pytest.mark.model("smollm2")
+@pytest.mark.parametrize("by_token", [False, True], ids=["prefill", "decode"])
+def test_smollm2(shared: Path, models: Models, by_token: bool) -> None:
+    check_model("smollm2", shared, models, by_token=by_token)
+
+
+@pytest.mark.model("gemma3")
+def test_gemma3(shared: Path, models: Models) -> None:
+    check_model("gemma3", shared, models, by_token=False)
+
+
+@pytest.mark.model("qwen-0.5b")
+def test_qwen(shared: Path, models: Models) -> None:
+    check_model("qwen-0.5b", shared, models, by_token=False)
+
+
+@pytest.mark.slow
+@pytest.mark.model("qwen-1.5b")
+def test_qwen_large(shared: Path, models: Models) -> None:
+    check_model("qwen-1.5b", shared, models, by_token=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "model", [pytest.param(name, marks=pytest.mark.model(name)) for name in GOLDEN]
+)
+def test_every_token_by_itself(model: str, shared: Path, models: Models) -> None:
+    check_model(model, shared, models, by_token=True)

@@ -1,0 +1,301 @@
+"""Kernels between matmuls: norms, gated activations, quantization and moving tokens about."""
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from llamba.runtime.kernels.records import (
+    ACTIVATE,
+    FLOAT,
+    GATHER,
+    NATURAL,
+    NORM,
+    NORM_ADD,
+    PAIR16,
+    PAIR32,
+)
+from llamba.runtime.kernels.reference import gelu, rms_norm, silu
+
+pytestmark = pytest.mark.kernels
+
+COLUMNS = (32, 96, 160, 256, 576, 1568)
+COLUMNS_OF_128 = (128, 256, 640)  # PAIR32 is read by 256-blocks only
+
+
+def inputs(tokens: int, columns: int, seed: int = 0) -> NDArray[np.float32]:
+    """Rows of very different sizes; the second (if there is one) is all zeros."""
+    rng = np.random.default_rng(seed + columns)
+    x = rng.standard_normal((tokens, columns)) * 10.0 ** rng.integers(-3, 4, (tokens, 1))
+    x[1:2] = 0
+    return x.astype(np.float32)
+
+
+def weights(columns: int) -> NDArray[np.float32]:
+    return (1 + 0.3 * np.random.default_rng(5).standard_normal(columns)).astype(np.float32)
+
+
+def check_rows(rig: ModuleType, r: Any, out: Any, y: NDArray[np.float64]) -> None:
+    """All orders of the rows layout, given the exact values."""
+    tokens, columns = y.shape
+    q = r.read(out.natural, y.shape, np.int8).astype(np.float64)
+    step = r.read(out.scale, (tokens, columns // 16))
+    largest = np.abs(y.reshape(tokens, -1, 16)).max(axis=2)
+    np.testing.assert_allclose(step, largest / 127, rtol=2e-6, atol=1e-35)
+    wide = np.repeat(step.astype(np.float64), 16, axis=1)
+    assert (np.abs(q * wide - y) <= wide * 0.5001 + np.abs(y) * 2e-6).all()
+    assert np.abs(q).max() <= 127
+    sums = r.read(out.sums, step.shape)
+    exact = (q * wide).reshape(tokens, -1, 16).sum(axis=2)
+    np.testing.assert_allclose(sums, exact, rtol=1e-6, atol=1e-35)
+    for order, at in ((PAIR16, out.pair16), (PAIR32, out.pair32)):
+        if at:
+            moved = r.read(at, y.shape, np.int8)
+            np.testing.assert_array_equal(moved, q[:, rig.order_of(order, columns)])
+
+
+def check_lanes(rig: ModuleType, r: Any, out: Any, y: NDArray[np.float64]) -> None:
+    """The int8 of the lanes layout, given the exact values of whole blocks."""
+    tokens, columns = y.shape
+    blocks, n = tokens // rig.LANES, rig.LANES
+    q = r.read(out.natural, (blocks, columns // 4, n, 4), np.int8)
+    q = q.transpose(0, 2, 1, 3).reshape(y.shape).astype(np.float64)
+    step = rig.from_lanes(r.read(out.scale, (blocks, columns // 32, n)))
+    largest = np.abs(y.reshape(tokens, -1, 32)).max(axis=2)
+    np.testing.assert_allclose(step, largest / 127, rtol=2e-6, atol=1e-35)
+    wide = np.repeat(step.astype(np.float64), 32, axis=1)
+    assert (np.abs(q * wide - y) <= wide * 0.5001 + np.abs(y) * 2e-6).all()
+    sums = rig.from_lanes(r.read(out.sums, (blocks, columns // 16, n), np.int32))
+    np.testing.assert_array_equal(sums, q.reshape(tokens, -1, 16).sum(axis=2))
+
+
+def close(got: NDArray[np.float32], y: NDArray[np.float64]) -> None:
+    """Within a few float32 roundings, of each value and of the row's largest ones."""
+    scale = np.abs(y).max(axis=1, keepdims=True)
+    assert (np.abs(got - y) <= 1e-6 * scale + 2e-6 * np.abs(y) + 1e-36).all()
+
+
+@pytest.mark.parametrize("columns", COLUMNS)
+@pytest.mark.parametrize("tokens", [1, 2, 5, 8])
+def test_norm_rows(rig: ModuleType, tokens: int, columns: int) -> None:
+    x, weight = inputs(tokens, columns), weights(columns)
+    y = rms_norm(x.astype(np.float64), weight.astype(np.float64), 1e-5)
+    for orders in (FLOAT, NATURAL | PAIR16 | FLOAT, NATURAL | PAIR32 | PAIR16):
+        if orders & PAIR32 and columns % 128:
+            continue
+        r = rig.Rig()
+        out = r.buffers(tokens, columns, orders, lanes=False)
+        r.set_step(num_tokens=tokens)
+        row = np.pad(x, ((0, 0), (0, 48)), constant_values=np.nan)
+        fields = {"x": r.keep(row), "x_stride": 4 * (columns + 48), "eps": 1e-5}
+        r.run(
+            "norm:norm_rows",
+            NORM,
+            weight=r.last(weight),
+            columns=columns,
+            **fields,
+            **out.fields(),
+        )
+        if orders & FLOAT:
+            close(r.read(out.plain, x.shape), y)
+        if orders != FLOAT:
+            check_rows(rig, r, out, y)
+
+
+@pytest.mark.parametrize("columns", COLUMNS)
+@pytest.mark.parametrize("tokens", [1, 9, 17, 40])
+def test_norm_lanes(rig: ModuleType, tokens: int, columns: int) -> None:
+    x, weight = rig.padded(inputs(tokens, columns)), weights(columns)
+    y = rms_norm(x.astype(np.float64), weight.astype(np.float64), 1e-5)
+    for orders in (FLOAT, NATURAL | FLOAT, PAIR16):
+        r = rig.Rig()
+        out = r.buffers(tokens, columns, orders, lanes=True)
+        r.set_step(num_tokens=tokens)
+        r.run(
+            "norm:norm_lanes",
+            NORM,
+            x=r.last(rig.to_lanes(x)),
+            weight=r.last(weight),
+            eps=1e-5,
+            columns=columns,
+            **out.fields(),
+        )
+        blocks = len(x) // rig.LANES
+        if orders & FLOAT:
+            close(rig.from_lanes(r.read(out.plain, (blocks, columns, rig.LANES))), y)
+        if orders != FLOAT:
+            check_lanes(rig, r, out, y)
+
+
+@pytest.mark.parametrize("columns", COLUMNS)
+@pytest.mark.parametrize(("kind", "tokens"), [("rows", 1), ("rows", 7), ("lanes", 29)])
+def test_norm_add(rig: ModuleType, kind: str, tokens: int, columns: int) -> None:
+    x, y, weight = inputs(tokens, columns), inputs(tokens, columns, 9), weights(columns)
+    r, lanes = rig.Rig(), kind == "lanes"
+    hidden = rig.to_lanes(rig.padded(x)) if lanes else x
+    out = rig.Fenced(hidden.shape)
+    out.array[:] = hidden
+    r.set_step(num_tokens=tokens)
+    r.run(
+        f"norm:norm_add_{kind}",
+        NORM_ADD,
+        x=out.at,
+        x_stride=4 * columns,
+        y=r.last(rig.to_lanes(rig.padded(y)) if lanes else y),
+        y_stride=4 * columns,
+        weight=r.last(weight),
+        eps=1e-6,
+        columns=columns,
+    )
+    out.check()
+    got = rig.from_lanes(out.array)[:tokens] if lanes else out.array
+    added = rms_norm(y.astype(np.float64), weight.astype(np.float64), 1e-6)
+    assert (np.abs(got - (x + added)) <= 2e-6 * (np.abs(x) + np.abs(added)) + 1e-36).all()
+
+
+EXTREME = [0.0, -0.0, 1e-30, -1e-30, 20, -20, 100, -100, 1e4, -1e4, 1e15, -1e15, 1e30]
+
+
+@pytest.mark.parametrize("columns", (*COLUMNS, 513 * 32))
+@pytest.mark.parametrize(("kind", "tokens"), [("rows", 1), ("rows", 6), ("lanes", 21)])
+@pytest.mark.parametrize("name", ["silu", "gelu"])
+def test_activate(rig: ModuleType, kind: str, tokens: int, columns: int, name: str) -> None:
+    """512 columns are a piece of work: with fewer, with some pieces and a rest."""
+    if columns > 10_000 and (tokens == 6 or name == "gelu"):
+        pytest.skip("one large case a layout is enough")
+    rng, lanes, r = np.random.default_rng(columns), kind == "lanes", rig.Rig()
+    gate = (rng.standard_normal((tokens, columns)) * 4).astype(np.float32)
+    up = rng.standard_normal((tokens, columns)).astype(np.float32)
+    gate[0, : len(EXTREME)] = EXTREME
+    up[0, : len(EXTREME)] *= 1e-2
+    with np.errstate(over="ignore"):
+        y = {"silu": silu, "gelu": gelu}[name](gate.astype(np.float64)) * up
+    out = r.buffers(tokens, columns, NATURAL | PAIR16 | FLOAT, lanes=lanes)
+    r.set_step(num_tokens=tokens)
+    place = (lambda x: rig.to_lanes(rig.padded(x))) if lanes else (lambda x: x)
+    r.run(
+        f"activation:activate_{kind}",
+        ACTIVATE,
+        gate=r.last(place(gate)),
+        up=r.last(place(up)),
+        stride=columns if lanes else 4 * columns,
+        columns=columns,
+        kind=int(name == "gelu"),
+        **out.fields(),
+    )
+    blocks = -(-tokens // rig.LANES)
+    plain = r.read(out.plain, (blocks, columns, rig.LANES) if lanes else y.shape)
+    got = rig.from_lanes(plain)[:tokens] if lanes else plain
+    # Near -87 and below exp's argument is clamped: the result is 1e-36 instead of 0.
+    assert (np.abs(got - y) <= 2e-6 * np.abs(y) + 1e-6 * (np.abs(gate) < 1) + 1e-7).all()
+    exact = got.astype(np.float64)
+    if lanes:
+        check_lanes(rig, r, out, rig.padded(exact))
+    else:
+        check_rows(rig, r, out, exact)
+
+
+@pytest.mark.parametrize("columns", COLUMNS)
+def test_plain_quantization_of_lanes(rig: ModuleType, columns: int) -> None:
+    """`up` 0: what attention computed, as it is."""
+    r, tokens = rig.Rig(), rig.LANES + 5
+    x = rig.padded(inputs(tokens, columns))
+    out = r.buffers(tokens, columns, NATURAL | FLOAT, lanes=True)
+    r.set_step(num_tokens=tokens)
+    r.run(
+        "activation:activate_lanes",
+        ACTIVATE,
+        gate=r.last(rig.to_lanes(x)),
+        up=0,
+        stride=columns,
+        columns=columns,
+        **out.fields(),
+    )
+    plain = rig.from_lanes(r.read(out.plain, (2, columns, rig.LANES)))
+    np.testing.assert_array_equal(plain, x)
+    check_lanes(rig, r, out, x.astype(np.float64))
+
+
+@pytest.mark.parametrize("columns", COLUMNS_OF_128)
+def test_quantization_at_the_limits(rig: ModuleType, columns: int) -> None:
+    """One outlier, equal values, tiny and huge values; the orders agree with one another."""
+    x = np.zeros((8, columns), np.float32)
+    x[1] = 3.0
+    x[2] = -3.0
+    x[3, 5] = 1e30
+    x[4] = 1e-25
+    x[5] = np.linspace(-1, 1, columns)
+    x[6] = np.where(np.arange(columns) % 2, 1, -1)
+    x[7, ::16] = np.arange(columns // 16)  # all-zero group first, then a single value a group
+    r, tokens = rig.Rig(), len(x)
+    out = r.buffers(tokens, columns, NATURAL | PAIR32 | PAIR16 | FLOAT, lanes=False)
+    r.set_step(num_tokens=tokens)
+    # silu(gate) = gate from 90 on: an exact copy of `x` through the kernel.
+    gate = np.full_like(x, 128)
+    r.run(
+        "activation:activate_rows",
+        ACTIVATE,
+        gate=r.last(gate),
+        up=r.last(x / np.float32(128)),
+        stride=4 * columns,
+        columns=columns,
+        kind=0,
+        **out.fields(),
+    )
+    np.testing.assert_array_equal(r.read(out.plain, x.shape), x)
+    check_rows(rig, r, out, x.astype(np.float64))
+    q = r.read(out.natural, x.shape, np.int8)
+    assert (q[0] == 0).all() and (q[1] == 127).all() and (q[2] == -127).all()
+    assert q[3, 5] == 127 and (np.delete(q[3], 5) == 0).all()
+
+
+@pytest.mark.parametrize("columns", COLUMNS)
+@pytest.mark.parametrize("wanted", [[0], [3], [2, 0, 2, 39, 17], list(range(39, 27, -1))])
+def test_gather_and_pack(rig: ModuleType, columns: int, wanted: list[int]) -> None:
+    rng = np.random.default_rng(columns)
+    x = rng.standard_normal((48, columns)).astype(np.float32)
+    rows = np.array(wanted, np.int64)
+    blocks = -(-len(rows) // rig.LANES)
+    for kernel in ("gather_rows", "gather_lanes", "pack_lanes"):
+        r, lanes = rig.Rig(), kernel != "gather_rows"
+        packed = kernel == "pack_lanes"
+        shape = (blocks, columns, rig.LANES) if packed else (len(rows), columns)
+        out = rig.Fenced(shape, fill=np.nan)
+        r.set_step(num_outputs=len(rows), out_rows=rows)
+        r.run(
+            f"gather:{kernel}",
+            GATHER,
+            "num_outputs",
+            x=r.last(rig.to_lanes(x) if lanes else x),
+            x_stride=4 * columns,
+            columns=columns,
+            out=out.at,
+            out_stride=4 * columns,
+        )
+        out.check()
+        got = rig.from_lanes(out.array) if packed else out.array
+        np.testing.assert_array_equal(got[: len(rows)], x[rows])
+        assert (got[len(rows) :] == 0).all()
+
+
+@pytest.mark.parametrize("columns", [1, 7, 281, 1024, 1031, 2500])
+@pytest.mark.parametrize("count", [1, 9, 16, 33])
+def test_unpack(rig: ModuleType, columns: int, count: int) -> None:
+    """Logits of any vocabulary size from lanes to rows; whole blocks are written."""
+    r, blocks = rig.Rig(), -(-count // rig.LANES)
+    x = np.random.default_rng(0).standard_normal((blocks * rig.LANES, columns)).astype(np.float32)
+    out = rig.Fenced((len(x), columns), fill=np.nan)
+    r.set_step(num_outputs=count)
+    r.run(
+        "gather:unpack_lanes",
+        GATHER,
+        "num_outputs",
+        x=r.last(rig.to_lanes(x)),
+        columns=columns,
+        out=out.at,
+        out_stride=4 * columns,
+    )
+    out.check()
+    np.testing.assert_array_equal(out.array[:count], x[:count])

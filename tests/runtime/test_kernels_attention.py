@@ -1,0 +1,444 @@
+"""Rope, the pages of keys and values, and attention in both layouts, against NumPy."""
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from llamba.models.architecture import Rope
+from llamba.runtime.kernels.records import (
+    ATTENTION,
+    COMBINE,
+    FLOAT,
+    NATURAL,
+    PAIR16,
+    ROPE,
+    ROPE_TABLE,
+    SPLIT_PAGES,
+)
+from llamba.runtime.kernels.reference import attention, rms_norm, rotate
+from llamba.runtime.rope_table import RopeTables
+
+pytestmark = pytest.mark.kernels
+
+PAGE = 32
+DIMS = (32, 64, 96, 128, 256)
+GROUPS = (1, 2, 3, 4, 5, 6, 7, 8, 16)
+LENGTHS = (1, 31, 32, 33, 511, 512, 513, 1100)  # a split is 512 positions
+
+
+class Cache:
+    """One layer's pages as the kernels see them; slots that nothing was stored in are NaN."""
+
+    def __init__(self, num_pages: int, kv_heads: int, dim: int) -> None:
+        self.kv_heads, self.dim = kv_heads, dim
+        self.pages = np.full((num_pages, kv_heads, 2, PAGE * dim), np.nan, np.float16)
+        self._free = list(np.random.default_rng(dim).permutation(num_pages))
+
+    def table(self, positions: int) -> NDArray[np.int32]:
+        """A block table of scattered pages."""
+        return np.array([self._free.pop() for _ in range(-(-positions // PAGE))], np.int32)
+
+    def slots(self, table: NDArray[np.int32]) -> tuple[NDArray, NDArray]:
+        """Views by page: K (pages, kv_heads, dim, PAGE) and V (pages, kv_heads, PAGE, dim)."""
+        found = self.pages[table]
+        k = found[:, :, 0].reshape(len(table), self.kv_heads, self.dim, PAGE)
+        return k, found[:, :, 1].reshape(len(table), self.kv_heads, PAGE, self.dim)
+
+    def store(self, table: NDArray[np.int32], k: NDArray, v: NDArray) -> None:
+        """Put (positions, kv_heads, dim) in."""
+        old_k, old_v = self.slots(table)
+        for p in range(len(k)):
+            old_k[p // PAGE, :, :, p % PAGE] = k[p]
+            old_v[p // PAGE, :, p % PAGE] = v[p]
+        self.pages[table, :, 0] = old_k.reshape(len(table), self.kv_heads, -1)
+        self.pages[table, :, 1] = old_v.reshape(len(table), self.kv_heads, -1)
+
+    def load(self, table: NDArray[np.int32], positions: int) -> tuple[NDArray, NDArray]:
+        """What positions 0.. hold, (positions, kv_heads, dim) each."""
+        k, v = self.slots(table)
+        k = k.transpose(0, 3, 1, 2).reshape(-1, self.kv_heads, self.dim)
+        v = v.transpose(0, 2, 1, 3).reshape(-1, self.kv_heads, self.dim)
+        return k[:positions], v[:positions]
+
+    def fields(self) -> dict[str, int]:
+        head = 2 * PAGE * self.dim * 2
+        return {
+            "kv": self.pages.ctypes.data,
+            "page_bytes": self.kv_heads * head,
+            "head_bytes": head,
+        }
+
+
+# ---- rope and the pages ------------------------------------------------------------------------
+@pytest.mark.parametrize("factors", [None, [1.0, 2.0, 4.0, 7.5]])
+def test_rope_tables(rig: ModuleType, factors: list[float] | None) -> None:
+    """Right to float32 far beyond the first length, and the cells follow when a table grows."""
+    given = None if factors is None else np.array(factors, np.float32)
+    tables, r = RopeTables(8, given), rig.Rig()
+    cells = {key: tables.cell(*key) for key in ((1e4, 1.0), (1e6, 8.0))}
+    for length in (3, 512, 513, 5000):
+        tables.reach(length)
+        for (base, scale), cell in cells.items():
+            frequencies = base ** (-np.arange(0, 8, 2) / 8) / (factors or 1.0)
+            angles = np.arange(length)[:, None] / scale * frequencies
+            expected = np.concatenate([np.cos(angles), np.sin(angles)], axis=1)
+            at = int(r.read(cell, (1,), np.int64)[0])
+            np.testing.assert_allclose(r.read(at, expected.shape), expected, atol=1e-7)
+    assert tables.cell(1e4, 1.0) == cells[1e4, 1.0]
+
+
+class RopeCase:
+    """Inputs of a rope op, and what it must leave: q, k, v rotated in float64."""
+
+    def __init__(self, rig: ModuleType, kind: Rope, dim: int, rope_dim: int, norms: bool) -> None:
+        self.rig, self.r, self.kind = rig, rig.Rig(), kind
+        self.heads, self.kv_heads, self.dim, self.rope_dim = 5, 3, dim, rope_dim
+        self.columns = (self.heads + 2 * self.kv_heads) * dim
+        rng = np.random.default_rng(dim)
+        self.tables = RopeTables(rope_dim, None)
+        self.norms = (1 + 0.2 * rng.standard_normal((2, dim))).astype(np.float32) if norms else None
+        self.cache = Cache(60, self.kv_heads, dim)
+
+    def expected(
+        self, x: NDArray[np.float32], positions: NDArray[np.int64]
+    ) -> tuple[NDArray, NDArray, NDArray]:
+        split = np.split(
+            x.astype(np.float64), [self.heads * self.dim, -self.kv_heads * self.dim], 1
+        )
+        q, k, v = (part.reshape(len(x), -1, self.dim) for part in split)
+        if self.norms is not None:
+            q = rms_norm(q, self.norms[0].astype(np.float64), 1e-6)
+            k = rms_norm(k, self.norms[1].astype(np.float64), 1e-6)
+        frequencies = 1e4 ** (-np.arange(0, self.rope_dim, 2) / self.rope_dim)
+        angles = positions[:, None] * frequencies
+        return rotate(q, angles, self.kind) * 0.25, rotate(k, angles, self.kind), v
+
+    def fields(self) -> dict[str, Any]:
+        norm = (0, 0) if self.norms is None else [self.r.last(w) for w in self.norms]
+        return {
+            "num_heads": self.heads,
+            "num_kv_heads": self.kv_heads,
+            "head_dim": self.dim,
+            "rope_dim": self.rope_dim,
+            "kind": self.kind.value,
+            "q_norm": norm[0],
+            "k_norm": norm[1],
+            "eps": 1e-6,
+            "q_scale": 0.25,
+            **self.cache.fields(),
+        }
+
+    def check_pages(
+        self, table: NDArray[np.int32], start: int, k: NDArray, v: NDArray, before: Cache
+    ) -> None:
+        """New positions hold float16 of k and v; everything else is as it was."""
+        end = start + len(k)
+        new = self.cache.load(table, end)
+        for got, wanted in zip(new, (k, v), strict=True):
+            error = np.abs(got[start:].astype(np.float64) - wanted)
+            assert (error <= np.abs(wanted) * 2.0**-11 * 1.002 + 4e-7).all()
+        old = before.load(table, end)
+        whole = [np.concatenate([o[:start], n[start:]]) for o, n in zip(old, new, strict=True)]
+        before.store(table, *whole)
+
+
+ROPES = [
+    (Rope.NORM, 64, 64, False),
+    (Rope.NORM, 96, 48, False),
+    (Rope.NEOX, 32, 32, True),
+    (Rope.NEOX, 128, 64, False),
+    (Rope.NEOX, 96, 10, True),
+    (Rope.NEOX, 256, 256, True),
+    (Rope.NONE, 32, 32, False),
+    (Rope.NONE, 160, 160, True),
+]
+
+
+def copy_of(cache: Cache) -> Cache:
+    copy = Cache(len(cache.pages), cache.kv_heads, cache.dim)
+    copy.pages = cache.pages.copy()
+    return copy
+
+
+@pytest.mark.parametrize(("kind", "dim", "rope_dim", "norms"), ROPES)
+def test_rope_rows(rig: ModuleType, kind: Rope, dim: int, rope_dim: int, norms: bool) -> None:
+    """Eight tokens of several sequences: within a page, over its border, far out."""
+    case = RopeCase(rig, kind, dim, rope_dim, norms)
+    runs = [(0, 1), (30, 4), (31, 1), (1000, 2)]  # start, tokens
+    case.tables.reach(1002)
+    positions = np.concatenate([np.arange(s, s + n) for s, n in runs])
+    tables = [case.cache.table(s + n) for s, n in runs]
+    x = np.random.default_rng(1).standard_normal((8, case.columns)).astype(np.float32) * 3
+    before, out = copy_of(case.cache), rig.Fenced((8, case.columns + 16))
+    out.array[:, : case.columns], out.array[:, case.columns :] = x, np.nan
+    q_at, k_at, v_at = (out.at + 4 * c * dim for c in (0, case.heads, case.heads + case.kv_heads))
+    pointers = [t.ctypes.data for t, (_, n) in zip(tables, runs, strict=True) for _ in range(n)]
+    case.r.set_step(num_tokens=8, positions=positions, tables=np.array(pointers, np.int64))
+    case.r.run(
+        "rope:rope_rows",
+        ROPE,
+        q=q_at,
+        k=k_at,
+        v=v_at,
+        stride=4 * (case.columns + 16),
+        table_at=case.tables.cell(1e4, 1.0),
+        **case.fields(),
+    )
+    out.check()
+    assert np.isnan(out.array[:, case.columns :]).all()
+    q, k, v = case.expected(x, positions)
+    np.testing.assert_allclose(out.array[:, : case.heads * dim], q.reshape(8, -1), atol=3e-6)
+    at = 0
+    for table, (start, n) in zip(tables, runs, strict=True):
+        case.check_pages(table, start, k[at : at + n], v[at : at + n], before)
+        at += n
+    np.testing.assert_array_equal(case.cache.pages, before.pages)
+
+
+@pytest.mark.parametrize(("kind", "dim", "rope_dim", "norms"), ROPES)
+def test_rope_lanes(rig: ModuleType, kind: Rope, dim: int, rope_dim: int, norms: bool) -> None:
+    """Sequences that start on and off the borders of blocks and pages, with blocks partly empty."""
+    case, n = RopeCase(rig, kind, dim, rope_dim, norms), rig.LANES
+    runs = [(0, 3), (0, 2 * n), (n, n + 1), (29, n), (5, 40), (700, 1)]
+    case.tables.reach(701)
+    x, positions, tables, valid, pointers = [], [], [], [], []
+    rng = np.random.default_rng(1)
+    for start, tokens in runs:
+        blocks = -(-tokens // n)
+        tables.append(case.cache.table(start + tokens))
+        x.append(rng.standard_normal((tokens, case.columns)).astype(np.float32) * 3)
+        run = np.arange(start, start + blocks * n)
+        positions.append(np.minimum(run, start + tokens - 1))
+        valid += [n] * (blocks - 1) + [tokens - (blocks - 1) * n]
+        pointers += [tables[-1].ctypes.data] * blocks
+    before = copy_of(case.cache)
+    filled = np.concatenate([np.pad(part, ((0, -len(part) % n), (0, 0)), "edge") for part in x])
+    out = rig.Fenced((len(valid), case.columns, n))
+    out.array[:] = rig.to_lanes(filled)
+    every = np.concatenate(positions)
+    case.r.set_step(
+        num_tokens=len(every),
+        num_blocks=len(valid),
+        positions=every,
+        tables=np.array(pointers, np.int64),
+        valid=np.array(valid, np.int64),
+    )
+    angles = rig.Fenced((len(valid), rope_dim, n))
+    if kind is not Rope.NONE:
+        case.r.run(
+            "rope:rope_table_lanes",
+            ROPE_TABLE,
+            table_at=case.tables.cell(1e4, 1.0),
+            rope_dim=rope_dim,
+            out=angles.at,
+        )
+    angles.check()
+    q_at, k_at, v_at = (
+        out.at + 4 * n * c * dim for c in (0, case.heads, case.heads + case.kv_heads)
+    )
+    case.r.run(
+        "rope:rope_lanes",
+        ROPE,
+        q=q_at,
+        k=k_at,
+        v=v_at,
+        stride=case.columns,
+        table_at=angles.at,
+        **case.fields(),
+    )
+    out.check()
+    got, at = rig.from_lanes(out.array)[:, : case.heads * dim], 0
+    for part, table, (start, tokens) in zip(x, tables, runs, strict=True):
+        q, k, v = case.expected(part, np.arange(start, start + tokens))
+        np.testing.assert_allclose(got[at : at + tokens], q.reshape(tokens, -1), atol=3e-6)
+        case.check_pages(table, start, k, v, before)
+        at += -(-tokens // n) * n
+    np.testing.assert_array_equal(case.cache.pages, before.pages)
+
+
+# ---- attention ---------------------------------------------------------------------------------
+def sequence(
+    rng: np.random.Generator, cache: Cache, heads: int, length: int, tokens: int
+) -> tuple[NDArray[np.int32], NDArray, NDArray, NDArray]:
+    """A stored sequence: its table, and q (tokens, heads, dim), k, v as float64 of what is stored.
+
+    Scores have a standard deviation of about 2: attention with a few clear favourites.
+    """
+    k = rng.standard_normal((length, cache.kv_heads, cache.dim)).astype(np.float16)
+    v = (rng.standard_normal(k.shape) + 0.3).astype(np.float16)
+    table = cache.table(length)
+    cache.store(table, k, v)
+    q = rng.standard_normal((tokens, heads, cache.dim)) * 2 / np.sqrt(cache.dim)
+    q[0, 0] *= 20  # one head that sees a single position
+    return table, q.astype(np.float32).astype(np.float64), k.astype(float), v.astype(float)
+
+
+def check_attention(got: NDArray, expected: NDArray, q: NDArray, k: NDArray, v: NDArray) -> None:
+    """(tokens, heads, dim): right to what float32 loses in the scores, whose exponentials count."""
+    assert np.isfinite(got).all()
+    kv_heads = k.shape[1]
+    grouped = np.abs(q).reshape(len(q), kv_heads, -1, q.shape[2])
+    terms = np.einsum("thgd,hd->thg", grouped, np.abs(k).max(axis=0)).reshape(*q.shape[:2], 1)
+    assert (np.abs(got - expected) <= (2e-6 + terms * 2.0**-24) * np.abs(v).max()).all()
+
+
+def run_rows(
+    rig: ModuleType, group: int, dim: int, lengths: tuple[int, ...], window: int, cap: float
+) -> None:
+    """Decode attention and combine for one token each of sequences of the given lengths."""
+    kv_heads, tokens = (3 if group < 4 else 2), len(lengths)
+    heads, rng, r = kv_heads * group, np.random.default_rng(group * dim), rig.Rig()
+    cache = Cache(sum(-(-n // PAGE) for n in lengths) + 3, kv_heads, dim)
+    cases = [sequence(rng, cache, heads, n, 1) for n in lengths]
+    q = np.concatenate([c[1] for c in cases]).reshape(tokens, -1).astype(np.float32)
+    splits = -(-max(lengths) // (PAGE * SPLIT_PAGES))
+    partial = rig.Fenced((tokens, heads, splits, dim + 16), fill=np.nan)
+    r.set_step(
+        num_tokens=tokens,
+        positions=np.array(lengths, np.int64) - 1,
+        tables=np.array([c[0].ctypes.data for c in cases], np.int64),
+    )
+    each = max(g for g in range(1, 9) if group % g == 0)
+    sizes = {"group": group, "head_dim": dim, "window": window, "max_splits": splits}
+    r.run(
+        f"attention:attention_rows_{each}",
+        ATTENTION,
+        q=r.last(q),
+        stride=4 * heads * dim,
+        num_kv_heads=kv_heads,
+        softcap=float(cap),
+        out=partial.at,
+        out_stride=splits * (dim + 16) * 4,
+        **sizes,
+        **cache.fields(),
+    )
+    partial.check()
+    out = r.buffers(tokens, heads * dim, FLOAT | NATURAL | PAIR16, lanes=False)
+    r.run(
+        "attention:combine_rows",
+        COMBINE,
+        partial=partial.at,
+        num_heads=heads,
+        out_stride=splits * (dim + 16) * 4,
+        **sizes,
+        **out.fields(),
+    )
+    got = r.read(out.plain, (tokens, heads, dim))
+    for one, (_, queries, k, v) in zip(got, cases, strict=True):
+        expected = attention(queries, k, v, scale=1.0, window=window, softcap=cap)
+        check_attention(one[None], expected, queries, k, v)
+    values, step = rig.quantize(got.reshape(tokens, -1), 16)
+    stored = r.read(out.natural, values.shape, np.int8)
+    assert np.abs(stored.astype(int) - values).max() <= 1  # ties may round otherwise
+    order = rig.order_of(PAIR16, heads * dim)
+    np.testing.assert_array_equal(r.read(out.pair16, values.shape, np.int8), stored[:, order])
+    np.testing.assert_allclose(r.read(out.scale, step.shape), step, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dim", DIMS)
+@pytest.mark.parametrize("group", GROUPS)
+def test_decode(rig: ModuleType, group: int, dim: int) -> None:
+    run_rows(rig, group, dim, LENGTHS, 0, 0.0)
+
+
+@pytest.mark.parametrize("window", [1, 7, 32, 100, 512, 600])
+@pytest.mark.parametrize(("group", "dim"), [(4, 64), (1, 256)])
+def test_decode_in_a_window(rig: ModuleType, group: int, dim: int, window: int) -> None:
+    run_rows(rig, group, dim, LENGTHS, window, 0.0)
+    run_rows(rig, group, dim, (window, window + 1, window + 31, window + 32), window, 0.0)
+
+
+@pytest.mark.parametrize("cap", [1.5, 50.0])
+@pytest.mark.parametrize("window", [0, 40])
+def test_decode_with_soft_cap(rig: ModuleType, window: int, cap: float) -> None:
+    run_rows(rig, 2, 96, LENGTHS, window, cap)
+    run_rows(rig, 12, 32, LENGTHS[:5], window, cap)
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_decode_alone(rig: ModuleType, length: int) -> None:
+    """With nobody longer in the step there are fewer splits."""
+    run_rows(rig, 3, 64, (length,), 0, 0.0)
+
+
+def run_lanes(
+    rig: ModuleType,
+    group: int,
+    dim: int,
+    runs: tuple[tuple[int, int], ...],
+    window: int = 0,
+    cap: float = 0.0,
+) -> None:
+    """Prefill attention of (start, tokens) chunks of sequences of their own."""
+    n, kv_heads = rig.LANES, (3 if group < 4 else 2)
+    heads, rng, r = kv_heads * group, np.random.default_rng(group * dim), rig.Rig()
+    cache = Cache(sum(-(-(s + t) // PAGE) for s, t in runs) + 3, kv_heads, dim)
+    cases = [sequence(rng, cache, heads, s + t, t) for s, t in runs]
+    q, positions, valid, pointers = [], [], [], []
+    for (start, tokens), case in zip(runs, cases, strict=True):
+        blocks = -(-tokens // n)
+        q.append(rig.padded(case[1].reshape(tokens, -1).astype(np.float32)))
+        run = np.arange(start, start + blocks * n)
+        positions.append(np.minimum(run, start + tokens - 1))
+        valid += [n] * (blocks - 1) + [tokens - (blocks - 1) * n]
+        pointers += [case[0].ctypes.data] * blocks
+    columns = (heads + 2 * kv_heads) * dim  # q as it lies between k and v
+    x = np.pad(np.concatenate(q), ((0, 0), (0, columns - heads * dim)), constant_values=np.nan)
+    out = rig.Fenced((len(valid), heads * dim, n), fill=np.nan)
+    r.set_step(
+        num_tokens=len(x),
+        num_blocks=len(valid),
+        positions=np.concatenate(positions),
+        tables=np.array(pointers, np.int64),
+        valid=np.array(valid, np.int64),
+    )
+    r.run(
+        "attention_lanes:attention_lanes",
+        ATTENTION,
+        q=r.last(rig.to_lanes(x)),
+        stride=columns,
+        num_kv_heads=kv_heads,
+        group=group,
+        head_dim=dim,
+        window=window,
+        softcap=float(cap),
+        out=out.at,
+        out_stride=heads * dim,
+        **cache.fields(),
+    )
+    out.check()
+    got, at = rig.from_lanes(out.array), 0
+    for (_, tokens), (_, queries, k, v) in zip(runs, cases, strict=True):
+        expected = attention(queries, k, v, scale=1.0, window=window, softcap=cap)
+        part = got[at : at + tokens].reshape(expected.shape)
+        check_attention(part, expected, queries, k, v)
+        at += -(-tokens // n) * n
+
+
+@pytest.mark.parametrize("dim", DIMS)
+@pytest.mark.parametrize("group", GROUPS)
+def test_prefill(rig: ModuleType, group: int, dim: int) -> None:
+    """Chunks from the start, from the middle of a page, a block or both; one token; long ones."""
+    runs = ((0, 1), (0, 16), (0, 45), (13, 9), (16, 33), (32, 32), (1075, 25))
+    run_lanes(rig, group, dim, runs)
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_prefill_lengths(rig: ModuleType, length: int) -> None:
+    run_lanes(rig, 3, 64, ((0, length),) if length < 600 else ((length - 77, 77),))
+
+
+@pytest.mark.parametrize("window", [1, 7, 16, 32, 100, 600])
+@pytest.mark.parametrize(("group", "dim"), [(4, 64), (1, 256)])
+def test_prefill_in_a_window(rig: ModuleType, group: int, dim: int, window: int) -> None:
+    runs = ((0, 9), (0, 75), (window, 40), (window - 1, 17), (5 * 32 + 3, 50), (700, 30))
+    run_lanes(rig, group, dim, runs, window)
+
+
+@pytest.mark.parametrize("cap", [1.5, 50.0])
+@pytest.mark.parametrize("window", [0, 40])
+def test_prefill_with_soft_cap(rig: ModuleType, window: int, cap: float) -> None:
+    run_lanes(rig, 2, 96, ((0, 70), (33, 20)), window, cap)

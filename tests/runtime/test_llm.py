@@ -1,0 +1,270 @@
+"""LLM: shapes of prompts and answers, checks at the door, streams, chat; then a real model."""
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from llamba import LLM, SamplingParams
+from llamba.errors import (
+    ChatTemplateError,
+    ContextLengthError,
+    InvalidParameterError,
+    LlambaError,
+)
+from llamba.runtime import llm as llm_module
+from llamba.runtime.config import EngineConfig
+from llamba.runtime.load import default_params
+
+GREEDY = SamplingParams(temperature=0, max_tokens=12, seed=0)
+
+
+class Template:
+    """Renders a conversation plainly; contents are tokenized apart."""
+
+    def __init__(self, fakes: SimpleNamespace) -> None:
+        self.fakes = fakes
+        self.options: dict[str, Any] = {}
+
+    def encode(self, messages: Any, *, add_generation_prompt: bool = True, **kw: Any) -> list[int]:
+        self.options = kw
+        ids = [self.fakes.BOS]
+        for message in messages:
+            ids += [self.fakes.USER, *message["content"].encode(), self.fakes.EOS]
+        return ids + [self.fakes.USER] * add_generation_prompt
+
+
+@pytest.fixture
+def loaded(fakes: SimpleNamespace) -> SimpleNamespace:
+    """What load() returns, made of fakes."""
+    program = fakes.Program()
+    return SimpleNamespace(
+        path=Path("fake.gguf"),
+        weights=SimpleNamespace(hyperparameters=SimpleNamespace(context_length=1000)),
+        tokenizer=fakes.Tokenizer(),
+        chat_template=Template(fakes),
+        chat_template_error=None,
+        default_params=SamplingParams(max_tokens=7),
+        config=EngineConfig(context_length=250, num_threads=2, max_tokens=16),
+        program=program,
+        close=program.close,
+    )
+
+
+@pytest.fixture
+def llm(loaded: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> Iterator[LLM]:
+    """An LLM over fakes."""
+    monkeypatch.setattr(llm_module, "load", lambda model, **_: loaded)
+    with LLM("fake", seed=1) as model:
+        yield model
+
+
+def texts(outputs: Any) -> list[str]:
+    return [o.outputs[0].text for o in outputs]
+
+
+def test_prompt_shapes(llm: LLM) -> None:
+    ids = llm.tokenizer.encode("hello")
+    one = llm.generate("hello", GREEDY)
+    assert len(one) == 1 and one[0].prompt == "hello" and one[0].prompt_token_ids == ids
+    assert texts(llm.generate({"prompt": "hello"}, GREEDY)) == texts(one)
+    assert texts(llm.generate({"prompt_token_ids": ids}, GREEDY)) == texts(one)
+    assert llm.generate({"prompt_token_ids": ids}, GREEDY)[0].prompt is None
+    several = llm.generate(["hello", {"prompt": "world"}], GREEDY)
+    assert [o.prompt for o in several] == ["hello", "world"]
+    assert texts(several) == texts(one) + texts(llm.generate("world", GREEDY))
+    assert llm.generate([], GREEDY) == []
+
+
+@pytest.mark.parametrize(
+    "bad", [5, None, [5], {"text": "x"}, {"prompt": 5}, {"prompt_token_ids": "ab"}, b"x"]
+)
+def test_bad_prompts(llm: LLM, bad: Any) -> None:
+    with pytest.raises(InvalidParameterError, match="prompt"):
+        llm.generate(bad)
+
+
+def test_bad_token_ids(llm: LLM) -> None:
+    for bad in (-1, 260, 1.0, True):
+        with pytest.raises(InvalidParameterError, match="prompt_token_ids"):
+            llm.generate({"prompt_token_ids": [1, bad]})  # type: ignore[list-item]
+    with pytest.raises(InvalidParameterError, match="no tokens"):
+        llm.generate({"prompt_token_ids": []})
+    with pytest.raises(InvalidParameterError, match="logit_bias=260"):
+        llm.generate("x", SamplingParams(logit_bias={260: 1}))
+
+
+def test_params_shapes(llm: LLM) -> None:
+    assert llm.generate("hello")[0].metrics.completion_tokens == 7  # the model's defaults
+    each = [SamplingParams(max_tokens=n) for n in (1, 2)]
+    outputs = llm.generate(["a", "b"], each)
+    assert [o.metrics.completion_tokens for o in outputs] == [1, 2]
+    with pytest.raises(InvalidParameterError, match="2 given for 1"):
+        llm.generate("a", each)
+    with pytest.raises(InvalidParameterError, match="SamplingParams"):
+        llm.generate("a", {"temperature": 0})  # type: ignore[arg-type]
+
+
+def test_context_limits(llm: LLM, loaded: SimpleNamespace) -> None:
+    """PAINS P42: both numbers; nothing is cut; the context's end is finish_reason length."""
+    with pytest.raises(ContextLengthError, match="250 tokens.*context_length is 250") as error:
+        llm.generate(["fine", "x" * 249])
+    assert "up to 1000" in str(error.value) and loaded.program.chunks == []
+    output = llm.generate("x" * 248, SamplingParams(max_tokens=10))[0]
+    assert output.outputs[0].finish_reason == "length"
+    assert output.metrics.completion_tokens == 1
+
+
+def test_stream(llm: LLM) -> None:
+    whole = llm.generate(["hello", "world"], GREEDY)
+    stream = llm.generate(["hello", "world"], GREEDY, stream=True)
+    items = list(stream)
+    ends = [i for i in items if i.finished]
+    assert [e.outputs for e in ends] == [w.outputs for w in whole]
+    for end in ends:
+        deltas = [i.delta for i in items if i.request_id == end.request_id]
+        assert "".join(deltas) == end.outputs[0].text
+    with pytest.raises(InvalidParameterError):  # at the call, not at the first item
+        llm.generate(5, stream=True)  # type: ignore[call-overload]
+
+
+def test_an_interrupt_while_reading_a_stream(llm: LLM, loaded: SimpleNamespace) -> None:
+    expected = texts(llm.generate("hello", GREEDY))
+
+    def interrupt(batch: object) -> None:
+        loaded.program.before = None
+        raise KeyboardInterrupt
+
+    stream = llm.generate("hello there", GREEDY, stream=True)
+    next(stream)
+    loaded.program.before = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        next(stream)
+    assert list(stream) == []
+    assert texts(llm.generate("hello", GREEDY)) == expected
+
+
+def test_seeds(llm: LLM, loaded: SimpleNamespace) -> None:
+    """PAINS P38: the drawn seed is reported and repeats the answer."""
+    hot = SamplingParams(temperature=2.0, max_tokens=20)
+    first, second = llm.generate(["hello", "hello"], hot)
+    assert first.outputs[0].seed != second.outputs[0].seed
+    assert texts([first]) != texts([second])
+    same = SamplingParams(temperature=2.0, max_tokens=20, seed=first.outputs[0].seed)
+    assert texts(llm.generate("hello", same)) == texts([first])
+    again = LLM("fake", seed=1)
+    assert texts(again.generate(["hello", "hello"], hot)) == texts([first, second])
+
+
+def test_chat(llm: LLM, loaded: SimpleNamespace) -> None:
+    turn = [{"role": "user", "content": "hello"}]
+    first = llm.chat(turn, GREEDY)[0]
+    assert first.prompt_token_ids == loaded.chat_template.encode(turn)
+    turn += [
+        {"role": "assistant", "content": first.outputs[0].text},
+        {"role": "user", "content": "go on"},
+    ]
+    second = llm.chat(turn, GREEDY)[0]
+    assert second.metrics.cached_tokens >= first.metrics.prompt_tokens - 1
+    both = llm.chat([turn[:1], turn], GREEDY)
+    assert texts(both) == texts([first, second])
+    llm.chat(turn, GREEDY, tools=[{"type": "function"}], chat_template_kwargs={"think": True})
+    assert loaded.chat_template.options == {"tools": [{"type": "function"}], "think": True}
+    assert [i.finished for i in llm.chat(turn, GREEDY, stream=True)] == [False] * 11 + [True]
+
+
+@pytest.mark.parametrize("bad", [[], {}, None, "hi", [None], [[]], [["hi"]], {"messages": []}, 5])
+def test_bad_messages(llm: LLM, bad: Any) -> None:
+    """PAINS P57."""
+    with pytest.raises(InvalidParameterError, match="messages"):
+        llm.chat(bad)
+
+
+def test_without_a_template(llm: LLM, loaded: SimpleNamespace) -> None:
+    """PAINS P29: never a silent fallback."""
+    loaded.chat_template = None
+    with pytest.raises(ChatTemplateError, match="no chat template"):
+        llm.chat([{"role": "user", "content": "hello"}])
+    loaded.chat_template_error = ChatTemplateError("line 3: unexpected end")
+    with pytest.raises(ChatTemplateError, match="line 3"):
+        llm.chat([{"role": "user", "content": "hello"}])
+    assert llm.generate("hello", GREEDY)
+
+
+def test_two_threads(llm: LLM) -> None:
+    """PAINS P63."""
+    expected = {p: texts(llm.generate(p, GREEDY)) for p in ("left", "right")}
+    wrong: list[Any] = []
+
+    def work(prompt: str) -> None:
+        for _ in range(25):
+            stream = llm.generate(prompt, GREEDY, stream=True)
+            next(stream)
+            stream.close()
+            got = texts(llm.generate(prompt, GREEDY))
+            if got != expected[prompt]:
+                wrong.append(got)
+
+    threads = [threading.Thread(target=work, args=(p,)) for p in expected]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(60)
+    assert not wrong and not any(t.is_alive() for t in threads)
+
+
+def test_close(llm: LLM, loaded: SimpleNamespace) -> None:
+    assert repr(llm) == "LLM('fake', context_length=250, num_threads=2, activations='int8')"
+    llm.close()
+    llm.close()
+    assert loaded.program.closed
+    with pytest.raises(LlambaError, match="closed"):
+        llm.generate("hello")
+
+
+def test_defaults_of_the_file(caplog: pytest.LogCaptureFixture) -> None:
+    params = default_params(
+        {
+            "general.name": "x",
+            "general.sampling.temp": 0.6,
+            "general.sampling.top_k": 20,
+            "general.sampling.penalty_repeat": 1.05,
+            "general.sampling.mirostat": 0,
+            "general.sampling.top_p": 7.0,
+        }
+    )
+    assert (params.temperature, params.top_k, params.repeat_penalty) == (0.6, 20, 1.05)
+    assert params.top_p == 0.95 and "general.sampling.top_p is ignored" in caplog.text
+
+
+def test_bad_settings(tiny_gguf: Callable[..., Path]) -> None:
+    path = tiny_gguf()
+    for name, bad in [("context_length", 10**9), ("num_threads", 0), ("activations", "f8")]:
+        with pytest.raises(InvalidParameterError, match=name):
+            LLM(path, **{name: bad})  # type: ignore[arg-type]
+    with pytest.raises(InvalidParameterError, match="chat_template"):
+        LLM(path, chat_template="no-such-file.jinja")
+    with pytest.raises(InvalidParameterError, match="seed"):
+        LLM(path, seed=1.5)  # type: ignore[arg-type]
+
+
+@pytest.mark.model("smollm2")
+def test_a_real_model(model_path: Path) -> None:
+    with LLM(model_path, context_length=512) as llm:
+        prompt = "The capital of France is"
+        [answer] = llm.generate(prompt, SamplingParams(temperature=0, max_tokens=4, logprobs=2))
+        assert answer.outputs[0].text.startswith(" Paris")
+        assert answer.outputs[0].logprobs and len(answer.outputs[0].logprobs) == 4
+        turn = [{"role": "user", "content": "Say hello."}]
+        [first] = llm.chat(turn, SamplingParams(temperature=0, max_tokens=30))
+        text = first.outputs[0].text
+        assert text and "<|im_" not in text
+        turn += [{"role": "assistant", "content": text}, {"role": "user", "content": "Again."}]
+        items = list(llm.chat(turn, SamplingParams(temperature=0, max_tokens=10), stream=True))
+        assert items[-1].metrics.cached_tokens >= first.metrics.prompt_tokens
+        assert "".join(i.delta for i in items) == items[-1].outputs[0].text
+        hot = SamplingParams(temperature=1.5, seed=3, max_tokens=12, dry_multiplier=0.8)
+        assert texts(llm.generate(prompt, hot)) == texts(llm.generate(prompt, hot))
