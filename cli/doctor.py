@@ -12,7 +12,7 @@ import click
 from ..errors import LlambaError
 from .console import print_json, size
 
-PACKAGES = ("numpy", "numba", "llvmlite", "tokenizers", "sentencepiece", "huggingface_hub")
+PACKAGES = ("numpy", "numba", "llvmlite", "jinja2", "huggingface_hub")
 SHOWN_FEATURES = (
     "avx2", "fma", "f16c", "avxvnni", "avx512f", "avx512bw", "avx512vl", "avx512vnni", "avx512bf16",
     "avx512fp16", "amx-int8", "neon", "dotprod", "i8mm", "sve",

@@ -92,6 +92,17 @@ def exclusive(lock: Path, progress: Progress | None = None) -> Iterator[bool]:
         yield held
 
 
+def settle(fileno: int) -> None:
+    """Bring a written file to the disk and let its page cache go.
+
+    Written files lie in the page cache in 4 kB pieces; read afresh, they come in large ones, which
+    decoding streams faster (gguf_shard.map_file).
+    """
+    os.fsync(fileno)
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(fileno, 0, 0, os.POSIX_FADV_DONTNEED)
+
+
 def sha256_of(path: Path, progress: Progress | None = None) -> str:
     """The SHA-256 of a file, as hex."""
     digest, done, total = hashlib.sha256(), 0, path.stat().st_size

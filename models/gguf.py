@@ -85,12 +85,6 @@ class GGUFFile:
         value = self._metadata.values_by_key[key]
         return value.num_items if isinstance(value, Span) and value.is_array else None
 
-    def prefetch(self) -> None:
-        """Ask the system to read the file ahead into its cache; returns at once."""
-        for buffer in self._buffers:
-            if hasattr(mmap, "MADV_WILLNEED"):
-                buffer.madvise(mmap.MADV_WILLNEED)
-
     def close(self) -> None:
         """Let the file go. Tensor data still held elsewhere stays valid: its map goes with it."""
         self.tensors.clear()

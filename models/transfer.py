@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from ..errors import DownloadError
-from .cache_folder import CHUNK
+from .cache_folder import CHUNK, settle
 
 _ATTEMPTS = 5  # without a new byte; each byte that comes gives five more
 _TIMEOUT_SECONDS = 30.0
@@ -121,7 +121,7 @@ def _fetch_rest(
                 if done > num_bytes:
                     return
             out.flush()
-            os.fsync(out.fileno())
+            settle(out.fileno())
 
 
 def _range_start(headers: Mapping[str, str]) -> int:

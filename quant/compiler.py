@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .jit import symbol, write_object
+from .target import target
 
 # What object code may call outside itself: LLVM's own library calls the yield in the barrier,
 # and what parks a thread.
@@ -22,8 +23,8 @@ def compile_kernel(kernel: str) -> bytes:
     """
     import llvmlite.binding as llvm
     from numba import types
-    from numba.core import config
 
+    wanted = target()
     module_name, function_name = kernel.split(":")
     root = __name__.rsplit(".", 2)[0]
     function: Any = getattr(importlib.import_module(f"{root}.{module_name}"), function_name)
@@ -50,8 +51,8 @@ declare i32 {inner}(ptr, ptr{declared})
         if not value.is_declaration and value.name != symbol(kernel):
             value.linkage = llvm.Linkage.internal
     machine = llvm.Target.from_default_triple().create_target_machine(
-        cpu=config.CPU_NAME or "",
-        features=config.CPU_FEATURES or "",
+        cpu=wanted.cpu,
+        features=wanted.features,
         opt=3,
         reloc="default",
         codemodel="jitdefault",

@@ -77,8 +77,10 @@ class Lowering:
         layout: object,
         count: str = "num_tokens",
         barrier: bool = True,
+        /,
         **fields: int | float,
     ) -> Op:
+        """An op of a kernel; `count` is the step field that says how many tokens it handles."""
         return Op(f"runtime.kernels.cpu.{kernel}", layout, count, fields, barrier)
 
     def _order(self, name: str) -> int:

@@ -7,7 +7,7 @@ _FIRST = 512  # positions at first; doubled as needed
 
 
 class RopeTables:
-    """One table a (base, scale, with factors): float32 [position][cos of rope_dim / 2, sin of rope_dim / 2].
+    """One table a (base, scale, with factors): float32 [position][cos, sin][rope_dim / 2].
 
     Kernels reach a table through a cell that holds its address, since it moves when it grows.
     """

@@ -1,7 +1,7 @@
 """SentencePiece's bigram merging by score, with byte fallback, as llama.cpp does it.
 
-Our own, not the `sentencepiece` package: that one normalises the text first and treats user-defined
-pieces differently, so its ids differ from llama.cpp's; this is exact and needs no second model.
+Our own, not the `sentencepiece` package: the merge loop is a page, equals llama.cpp on every
+golden, and needs no ModelProto built from the GGUF.
 """
 
 from .bpe import word_boundary

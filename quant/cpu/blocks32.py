@@ -37,7 +37,7 @@ from .simd import (
     zero_f32x8,
     zero_f32x16,
 )
-from .vector import F16, I16, I32, I64, constant, lanes, pointer
+from .vector import F16, I16, I32, I64, Builder, Value, constant, lanes, pointer
 
 # The orders of int8 activations within a row; see activations.py.
 NATURAL, PAIR32, PAIR16, FLOAT = 1, 2, 4, 8
@@ -59,7 +59,7 @@ class CpuFormat(NamedTuple):
     wide: bool  # u may exceed 127
 
 
-def _gather(b: ir.IRBuilder, at: Any, stride: int, count: int, kind: ir.Type, n: int) -> ir.Value:
+def _gather(b: Builder, at: Any, stride: int, count: int, kind: ir.Type, n: int) -> Value:
     """`count` little vectors <n x kind>, `stride` bytes apart, side by side."""
     parts = [
         b.load(
@@ -81,7 +81,7 @@ def nibbles(block_bytes: int, first: int, blocks: int, high_bits: int | None) ->
     kind = vec("i8", 16 * blocks)
 
     def half(which: int) -> Any:
-        def code(b: ir.IRBuilder, sig: Any, args: Any) -> ir.Value:
+        def code(b: Builder, sig: Any, args: Any) -> Value:
             i8 = kind.llvm.element
             at = args[0]
             x = _gather(b, b.add(at, ir.Constant(I64, first)), block_bytes, blocks, i8, 16)
@@ -112,7 +112,7 @@ def headers(block_bytes: int, blocks: int) -> Any:
     """headers(at) -> the two halves at each block's start as <2 * blocks x f32>."""
     kind = vec("f32", 2 * blocks)
 
-    def code(b: ir.IRBuilder, sig: Any, args: Any) -> ir.Value:
+    def code(b: Builder, sig: Any, args: Any) -> Value:
         words = (
             _gather(b, args[0], block_bytes, blocks, I32, 1)
             if blocks > 1

@@ -27,10 +27,10 @@ from .simd import (
     zero_f32x16,
     zero_i32x16,
 )
-from .vector import F16, I16, I32, constant, lanes, pointer
+from .vector import F16, I16, I32, Builder, Value, constant, lanes, pointer
 
 
-def _scale_bytes(b: ir.IRBuilder, sig: Any, args: Any) -> ir.Value:
+def _scale_bytes(b: Builder, sig: Any, args: Any) -> Value:
     """Block header (d, dmin, 12 packed bytes) -> 8 scales and 8 minima as bytes, in registers."""
     v = b.load(pointer(b, args[0]), align=1, typ=vec("i8", 16).llvm)
     words = ir.VectorType(I32, 4)
@@ -49,7 +49,7 @@ def _half_splat(index: int, count: int) -> Any:
     """The f16 at an address + 2 * index, in each lane as f32."""
     kind = vec("f32", count)
 
-    def code(b: ir.IRBuilder, sig: Any, args: Any) -> ir.Value:
+    def code(b: Builder, sig: Any, args: Any) -> Value:
         pair = b.load(pointer(b, args[0]), align=1, typ=ir.VectorType(F16, 2))
         wide = b.fpext(pair, ir.VectorType(pair.type.element and ir.FloatType(), 2))
         return lanes(b, wide, wide, [index] * count)
@@ -83,7 +83,7 @@ def nibbles64(first: int, high_bits: int | None) -> list[Any]:
     shorts = ir.VectorType(I16, 32)
 
     def part(chunk: int, which: int) -> Any:
-        def code(b: ir.IRBuilder, sig: Any, args: Any) -> ir.Value:
+        def code(b: Builder, sig: Any, args: Any) -> Value:
             at = pointer(b, b.add(args[0], ir.Constant(args[0].type, first + 64 * chunk)))
             x = b.load(at, align=1, typ=kind.llvm)
             if which:

@@ -28,7 +28,7 @@ from .simd import (
     zero_f32x16,
     zero_i32x16,
 )
-from .vector import I16, constant, lanes, pointer
+from .vector import I16, Builder, Value, constant, lanes, pointer
 
 _BYTES = 210
 _ahead = prefetch_ahead(_BYTES)
@@ -38,7 +38,7 @@ def _part(chunk: int, which: int) -> Any:
     """Elements 128 * chunk + 64 * which + (0..63) as bytes of six bits."""
     kind, shorts = vec("i8", 64), ir.VectorType(I16, 32)
 
-    def code(b: ir.IRBuilder, sig: Any, args: Any) -> ir.Value:
+    def code(b: Builder, sig: Any, args: Any) -> Value:
         def at(offset: int) -> Any:
             return pointer(b, b.add(args[0], ir.Constant(args[0].type, offset)))
 

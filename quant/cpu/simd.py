@@ -19,6 +19,8 @@ from .vector import (
     I32,
     I64,
     SCALARS,
+    Builder,
+    Value,
     Vector,
     constant,
     declare,
@@ -59,7 +61,7 @@ def store(element: str, count: int) -> Any:
     """store(address, vector)."""
     kind = vec(element, count)
 
-    def code(b: ir.IRBuilder, at: Any, value: Any) -> ir.Value:
+    def code(b: Builder, at: Any, value: Any) -> Value:
         b.store(value, pointer(b, at), align=1)
         return ir.Constant(I64, 0)
 
@@ -67,7 +69,7 @@ def store(element: str, count: int) -> Any:
 
 
 def _scalar_load(element: str, result: Any, widen: str | None, wide: ir.Type) -> Any:
-    def code(b: ir.IRBuilder, at: Any) -> ir.Value:
+    def code(b: Builder, at: Any) -> Value:
         value = b.load(pointer(b, at), align=1, typ=ELEMENTS[element])
         return getattr(b, widen)(value, wide) if widen else value
 
@@ -75,7 +77,7 @@ def _scalar_load(element: str, result: Any, widen: str | None, wide: ir.Type) ->
 
 
 def _scalar_store(element: str, kind: Any, narrow: str | None) -> Any:
-    def code(b: ir.IRBuilder, at: Any, value: Any) -> ir.Value:
+    def code(b: Builder, at: Any, value: Any) -> Value:
         value = getattr(b, narrow)(value, ELEMENTS[element]) if narrow else value
         b.store(value, pointer(b, at), align=1)
         return ir.Constant(I64, 0)
@@ -114,7 +116,7 @@ def load_splat(element: str, count: int) -> Any:
     """load_splat(address) -> the scalar there in each lane (a broadcast load)."""
     kind = vec(element, count)
 
-    def code(b: ir.IRBuilder, at: Any) -> ir.Value:
+    def code(b: Builder, at: Any) -> Value:
         return splat(b, b.load(pointer(b, at), align=1, typ=ELEMENTS[element]), count)
 
     return make(f"load_splat_{element}x{count}", 1, lambda a: kind(address), _as(code))
@@ -189,7 +191,7 @@ def shift_left(element: str, count: int, amounts: list[int] | int) -> Any:
 def call(name: str, kind: Vector, arity: int, fast: tuple[str, ...] = ()) -> Any:
     """An LLVM intrinsic whose operands and result have one type."""
 
-    def code(b: ir.IRBuilder, *values: Any) -> ir.Value:
+    def code(b: Builder, *values: Any) -> Value:
         function = declare(b, name, kind.llvm, [kind.llvm] * arity)
         return b.call(function, values, fastmath=fast)
 
@@ -232,7 +234,7 @@ def sum_f32(count: int) -> Any:
     """sum(v) of all lanes, pairwise."""
     kind = vec("f32", count)
 
-    def code(b: ir.IRBuilder, v: Any) -> ir.Value:
+    def code(b: Builder, v: Any) -> Value:
         function = declare(b, f"llvm.vector.reduce.fadd.v{count}f32", F32, [F32, kind.llvm])
         return b.call(function, [ir.Constant(F32, -0.0), v], fastmath=("reassoc",))
 
@@ -243,7 +245,7 @@ def max_f32(count: int) -> Any:
     """The largest lane."""
     kind = vec("f32", count)
 
-    def code(b: ir.IRBuilder, v: Any) -> ir.Value:
+    def code(b: Builder, v: Any) -> Value:
         function = declare(b, f"llvm.vector.reduce.fmax.v{count}f32", F32, [kind.llvm])
         return b.call(function, [v], fastmath=("nnan",))
 
@@ -254,14 +256,14 @@ def sum_i32(count: int) -> Any:
     """sum(v) of all lanes as int64."""
     kind = vec("i32", count)
 
-    def code(b: ir.IRBuilder, v: Any) -> ir.Value:
+    def code(b: Builder, v: Any) -> Value:
         function = declare(b, f"llvm.vector.reduce.add.v{count}i32", I32, [kind.llvm])
         return b.sext(b.call(function, [v]), I64)
 
     return make("sum_i32", 1, lambda a: types.int64(kind), _as(code))
 
 
-def _sqrt_code(b: ir.IRBuilder, value: Any) -> ir.Value:
+def _sqrt_code(b: Builder, value: Any) -> Value:
     return b.call(declare(b, "llvm.sqrt.f32", F32, [F32]), [value])
 
 
@@ -277,7 +279,7 @@ AHEAD = 4096
 
 
 # ---- the dot product of bytes ------------------------------------------------------------------
-def dot4_code(b: ir.IRBuilder, acc: ir.Value, u: ir.Value, s: ir.Value, *, wide: bool) -> ir.Value:
+def dot4_code(b: Builder, acc: Value, u: Value, s: Value, *, wide: bool) -> Value:
     """acc[i] += sum of u[4i+j] * s[4i+j], j < 4; u unsigned bytes, s signed bytes.
 
     `wide` says that u may exceed 127, where AVX2's vpmaddubsw would saturate.
@@ -335,7 +337,7 @@ dot4_x8, dot4_wide_x8 = dot4(8), dot4(8, wide=True)
 
 
 # ---- exp ---------------------------------------------------------------------------------------
-def _exp_code(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
+def _exp_code(b: Builder, x: Value) -> Value:
     """e**x: Cephes' expf (degree 5 after range reduction by ln 2), relative error about 1.2e-7.
 
     Inputs are clamped to [-87.3, 88.3], so that -inf gives about 1e-38 and nothing overflows.
@@ -346,7 +348,7 @@ def _exp_code(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
     def const(value: float) -> ir.Constant:
         return ir.Constant(kind, [value] * n)
 
-    def f(name: str, *values: Any) -> ir.Value:
+    def f(name: str, *values: Any) -> Value:
         return b.call(declare(b, f"llvm.{name}.v{n}f32", kind, [kind] * len(values)), values)
 
     x = f("maxnum", f("minnum", x, const(88.3762626647949)), const(-87.3365478515625))
@@ -386,7 +388,7 @@ _first_f32x4 = literal("f32", [1.0, 0.0, 0.0, 0.0])
 
 
 # ---- prefetch ----------------------------------------------------------------------------------
-def _prefetch(b: ir.IRBuilder, at: Any) -> ir.Value:
+def _prefetch(b: Builder, at: Any) -> Value:
     function = declare(b, "llvm.prefetch.p0", ir.VoidType(), [ir.PointerType(), I32, I32, I32])
     b.call(function, [pointer(b, at), *(ir.Constant(I32, v) for v in (0, 3, 1))])
     return ir.Constant(I64, 0)
@@ -395,7 +397,7 @@ def _prefetch(b: ir.IRBuilder, at: Any) -> ir.Value:
 def prefetch_ahead(num_bytes: int) -> Any:
     """prefetch_ahead(address): ask for the lines of `num_bytes` bytes, AHEAD of the address."""
 
-    def code(b: ir.IRBuilder, at: Any) -> ir.Value:
+    def code(b: Builder, at: Any) -> Value:
         for offset in range(0, num_bytes, 64):
             _prefetch(b, b.add(at, I64(AHEAD + offset)))
         return I64(0)

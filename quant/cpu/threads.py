@@ -8,37 +8,37 @@ from llvmlite import ir
 from numba.core import types
 
 from .simd import address
-from .vector import I32, I64, declare, make, pointer
+from .vector import I32, I64, Builder, Value, declare, make, pointer
 
 
 def _as(code: Any) -> Any:
     return lambda builder, sig, args: code(builder, *args)
 
 
-def _atomic_load(b: ir.IRBuilder, at: Any) -> ir.Value:
+def _atomic_load(b: Builder, at: Any) -> Value:
     return b.load_atomic(pointer(b, at), "acquire", 8, typ=I64)
 
 
-def _atomic_store(b: ir.IRBuilder, at: Any, value: Any) -> ir.Value:
+def _atomic_store(b: Builder, at: Any, value: Any) -> Value:
     b.store_atomic(value, b.inttoptr(at, I64.as_pointer()), "release", 8)
     return ir.Constant(I64, 0)
 
 
-def _atomic_add(b: ir.IRBuilder, at: Any, value: Any) -> ir.Value:
+def _atomic_add(b: Builder, at: Any, value: Any) -> Value:
     return b.atomic_rmw("add", pointer(b, at), value, "acq_rel")
 
 
-def _pause(b: ir.IRBuilder) -> ir.Value:
+def _pause(b: Builder) -> Value:
     b.call(declare(b, "llvm.x86.sse2.pause", ir.VoidType(), []), [])
     return ir.Constant(I64, 0)
 
 
-def _yield(b: ir.IRBuilder) -> ir.Value:
+def _yield(b: Builder) -> Value:
     b.call(declare(b, "sched_yield", I32, []), [])
     return ir.Constant(I64, 0)
 
 
-def _park(b: ir.IRBuilder, at: Any, value: Any) -> ir.Value:
+def _park(b: Builder, at: Any, value: Any) -> Value:
     """Sleep until woken, if the 32-bit word at `at` still holds `value` (FUTEX_WAIT_PRIVATE).
 
     Elsewhere than on Linux: sleep a tenth of a millisecond and look again.
@@ -51,7 +51,7 @@ def _park(b: ir.IRBuilder, at: Any, value: Any) -> ir.Value:
     return I64(0)
 
 
-def _wake(b: ir.IRBuilder, at: Any) -> ir.Value:
+def _wake(b: Builder, at: Any) -> Value:
     """Wake all who sleep on the word at `at` (FUTEX_WAKE_PRIVATE)."""
     if FUTEX:
         function = declare_variadic(b, "syscall")
@@ -59,7 +59,7 @@ def _wake(b: ir.IRBuilder, at: Any) -> ir.Value:
     return I64(0)
 
 
-def declare_variadic(b: ir.IRBuilder, name: str) -> Any:
+def declare_variadic(b: Builder, name: str) -> Any:
     """`long name(long, ...)`."""
     if name in b.module.globals:
         return b.module.globals[name]
@@ -72,7 +72,7 @@ park = make("park", 2, lambda a: types.int64(address, types.int64), _as(_park))
 wake = make("wake", 1, lambda a: types.int64(address), _as(_wake))
 
 
-def _call(b: ir.IRBuilder, function: Any, *values: Any) -> ir.Value:
+def _call(b: Builder, function: Any, *values: Any) -> Value:
     kind = ir.FunctionType(I64, [I64] * len(values))
     return b.call(b.inttoptr(function, kind.as_pointer()), values)
 

@@ -15,6 +15,10 @@ from numba.core.extending import intrinsic, register_model
 from numba.core.imputils import lower_builtin
 from numba.core.typing.templates import AbstractTemplate, infer_global, signature
 
+# llvmlite declares no types: its builders and values are Any to the type checker.
+Builder = Any
+Value = Any
+
 I8, I16, I32, I64 = ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64)
 F16, F32 = ir.HalfType(), ir.FloatType()
 ELEMENTS = {"i8": I8, "i16": I16, "i32": I32, "i64": I64, "f16": F16, "f32": F32}
@@ -88,19 +92,19 @@ def make(name: str, arity: int, typer: Callable[..., Any], code: Callable[..., A
     return intrinsic(scope[name])
 
 
-def pointer(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
+def pointer(builder: Builder, address: Value) -> Value:
     """An int64 address as a pointer."""
     return builder.inttoptr(address, ir.PointerType())
 
 
-def declare(builder: ir.IRBuilder, name: str, result: ir.Type, arguments: list[ir.Type]) -> Any:
+def declare(builder: Builder, name: str, result: ir.Type, arguments: list[ir.Type]) -> Any:
     """The declaration of an LLVM intrinsic or C function in the current module."""
     if name in builder.module.globals:
         return builder.module.globals[name]
     return ir.Function(builder.module, ir.FunctionType(result, arguments), name)
 
 
-def splat(builder: ir.IRBuilder, value: ir.Value, count: int) -> ir.Value:
+def splat(builder: Builder, value: Value, count: int) -> Value:
     """A vector with the scalar in each lane."""
     undefined = ir.Constant(ir.VectorType(value.type, count), ir.Undefined)
     first = builder.insert_element(undefined, value, ir.Constant(I32, 0))
@@ -108,7 +112,7 @@ def splat(builder: ir.IRBuilder, value: ir.Value, count: int) -> ir.Value:
     return builder.shuffle_vector(first, undefined, zeros)
 
 
-def lanes(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, order: list[int]) -> ir.Value:
+def lanes(builder: Builder, a: Value, b: Value, order: list[int]) -> Value:
     """Lanes of a and b (numbered on from a's) in a constant order."""
     mask = ir.Constant(ir.VectorType(I32, len(order)), order)
     return builder.shuffle_vector(a, b, mask)
@@ -132,9 +136,11 @@ def _binary(op: Any, integer: str | None, floating: str | None) -> None:
             return None
 
     Template.__name__ = f"Vector_{op.__name__}"
-    infer_global(op)(Template)
+    register: Any = infer_global  # Numba declares no types
+    bind: Any = lower_builtin
+    register(op)(Template)
 
-    @lower_builtin(op, Vector, Vector)
+    @bind(op, Vector, Vector)
     def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         name = floating if sig.args[0].element[0] == "f" else integer
         assert name, f"{op} is not defined for {sig.args[0]}"

@@ -97,11 +97,6 @@ def test_views_outlive_close(tiny_gguf: Build) -> None:
     assert data.tobytes() == before and not file.tensors
 
 
-def test_prefetch_only_advises(tiny_gguf: Build) -> None:
-    with GGUFFile.open(tiny_gguf()) as file:
-        file.prefetch()
-
-
 def test_vocabulary_only_file(tiny_gguf: Build) -> None:
     with GGUFFile.open(tiny_gguf(tensors=False)) as file:
         assert not file.tensors and file.metadata["tokenizer.ggml.tokens"]

@@ -78,7 +78,7 @@ def test_rope_tables(rig: ModuleType, factors: list[float] | None) -> None:
     """Right to float32 far beyond the first length, and the cells follow when a table grows."""
     given = None if factors is None else np.array(factors, np.float32)
     tables, r = RopeTables(8, given), rig.Rig()
-    cells = {key: tables.cell(*key) for key in ((1e4, 1.0), (1e6, 8.0))}
+    cells = {key: tables.cell(*key, True) for key in ((1e4, 1.0), (1e6, 8.0))}
     for length in (3, 512, 513, 5000):
         tables.reach(length)
         for (base, scale), cell in cells.items():
@@ -87,7 +87,7 @@ def test_rope_tables(rig: ModuleType, factors: list[float] | None) -> None:
             expected = np.concatenate([np.cos(angles), np.sin(angles)], axis=1)
             at = int(r.read(cell, (1,), np.int64)[0])
             np.testing.assert_allclose(r.read(at, expected.shape), expected, atol=1e-7)
-    assert tables.cell(1e4, 1.0) == cells[1e4, 1.0]
+    assert tables.cell(1e4, 1.0, True) == cells[1e4, 1.0]
 
 
 class RopeCase:
@@ -184,7 +184,7 @@ def test_rope_rows(rig: ModuleType, kind: Rope, dim: int, rope_dim: int, norms: 
         k=k_at,
         v=v_at,
         stride=4 * (case.columns + 16),
-        table_at=case.tables.cell(1e4, 1.0),
+        table_at=case.tables.cell(1e4, 1.0, True),
         **case.fields(),
     )
     out.check()
@@ -231,7 +231,7 @@ def test_rope_lanes(rig: ModuleType, kind: Rope, dim: int, rope_dim: int, norms:
         case.r.run(
             "rope:rope_table_lanes",
             ROPE_TABLE,
-            table_at=case.tables.cell(1e4, 1.0),
+            table_at=case.tables.cell(1e4, 1.0, True),
             rope_dim=rope_dim,
             out=angles.at,
         )

@@ -30,7 +30,7 @@ from ....quant.cpu.simd import (
     zero_f32x16,
 )
 from ....quant.cpu.threads import atomic_add
-from ....quant.cpu.vector import F16, F32, I64, Registers, declare, pointer, splat, vec
+from ....quant.cpu.vector import F16, F32, I64, Builder, Registers, declare, pointer, splat, vec
 from ..records import ATTENTION, COMBINE, SPLIT_PAGES, STEP
 from .quantize import put_row
 
@@ -53,7 +53,7 @@ def _make_group(group: int) -> Any:
     pair = Registers(vec("f32", 16), 2 * group)
     kind = vec("f32", 16).llvm
 
-    def multiply_add(b: ir.IRBuilder, acc: Any, at: Any, factors: Any, stride: int) -> Any:
+    def multiply_add(b: Builder, acc: Any, at: Any, factors: Any, stride: int) -> Any:
         """acc[g] += (32 float16 at `at`) * (the float32 of head g at `factors`)."""
         halves = [
             b.fpext(
@@ -73,7 +73,7 @@ def _make_group(group: int) -> Any:
                 )
         return acc
 
-    def score_code(b: ir.IRBuilder, sig: Any, args: Any) -> Any:
+    def score_code(b: Builder, sig: Any, args: Any) -> Any:
         acc, at, q, dim = args
         halves = [
             b.fpext(
@@ -93,10 +93,10 @@ def _make_group(group: int) -> Any:
                 )
         return acc
 
-    def value_code(b: ir.IRBuilder, sig: Any, args: Any) -> Any:
+    def value_code(b: Builder, sig: Any, args: Any) -> Any:
         return multiply_add(b, args[0], args[1], args[2], PAGE * 4)
 
-    def write_code(b: ir.IRBuilder, sig: Any, args: Any) -> Any:
+    def write_code(b: Builder, sig: Any, args: Any) -> Any:
         acc, at, stride = args
         for g in range(group):
             for j in range(2):
@@ -104,7 +104,7 @@ def _make_group(group: int) -> Any:
                 b.store(b.extract_value(acc, 2 * g + j), pointer(b, where), align=1)
         return I64(0)
 
-    def read_code(b: ir.IRBuilder, sig: Any, args: Any) -> Any:
+    def read_code(b: Builder, sig: Any, args: Any) -> Any:
         at, stride, factors = args
         value: Any = ir.Constant(pair.llvm, None)
         for g in range(group):

@@ -30,7 +30,7 @@ from ....quant.cpu.simd import (
     zero,
 )
 from ....quant.cpu.threads import atomic_add
-from ....quant.cpu.vector import F32, I64, Registers, declare, pointer, splat, vec
+from ....quant.cpu.vector import F32, I64, Builder, Registers, declare, pointer, splat, vec
 from ..records import ATTENTION, STEP
 from .quantize import put_row  # noqa: F401  (same record prefix)
 
@@ -50,7 +50,7 @@ _max, _fma = maximum(LANES), fma(LANES)
 _fill_int, _load_int = fill("i32", LANES), load("i32", LANES)
 
 
-def _step_code(b: ir.IRBuilder, sig: Any, args: Any) -> Any:
+def _step_code(b: Builder, sig: Any, args: Any) -> Any:
     """(acc, factors, x): acc[i] += factors[i] * x for WIDTH consecutive float32 factors."""
     acc, at, x = args
     kind = _float.llvm
@@ -61,14 +61,14 @@ def _step_code(b: ir.IRBuilder, sig: Any, args: Any) -> Any:
     return acc
 
 
-def _write_code(b: ir.IRBuilder, sig: Any, args: Any) -> Any:
+def _write_code(b: Builder, sig: Any, args: Any) -> Any:
     acc, at = args
     for i in range(WIDTH):
         b.store(b.extract_value(acc, i), pointer(b, b.add(at, I64(4 * LANES * i))), align=1)
     return I64(0)
 
 
-def _read_code(b: ir.IRBuilder, sig: Any, args: Any) -> Any:
+def _read_code(b: Builder, sig: Any, args: Any) -> Any:
     """(address, factor vector): WIDTH vectors times the factor."""
     at, factor = args
     value: Any = ir.Constant(_many.llvm, None)
@@ -78,7 +78,7 @@ def _read_code(b: ir.IRBuilder, sig: Any, args: Any) -> Any:
     return value
 
 
-def _mask_code(b: ir.IRBuilder, sig: Any, args: Any) -> Any:
+def _mask_code(b: Builder, sig: Any, args: Any) -> Any:
     """(scores, first, last, position): -1e30 where position is outside first..last of a lane."""
     v, first, last, position = args
     p = splat(b, b.trunc(position, ir.IntType(32)), LANES)

@@ -26,7 +26,7 @@ from ....quant.cpu.simd import (
     store,
     zero,
 )
-from ....quant.cpu.vector import I64, constant, lanes, pointer, vec
+from ....quant.cpu.vector import I64, Builder, Value, constant, lanes, pointer, vec
 from ..records import NORM
 
 load_v, store_v, zero_v, fill_v = (
@@ -41,7 +41,7 @@ _to_int = convert("fptosi", vec("f32", LANES), vec("i32", LANES))
 _left8, _left16, _left24 = (shift_left("i32", LANES, n) for n in (8, 16, 24))
 
 
-def _reciprocal_code(b: ir.IRBuilder, sig: Any, args: Any) -> ir.Value:
+def _reciprocal_code(b: Builder, sig: Any, args: Any) -> Value:
     """127 / v, and 0 where v is (nearly) 0."""
     v = args[0]
     some = b.fcmp_ordered(">", v, ir.Constant(v.type, [1e-30] * v.type.count))
@@ -95,7 +95,7 @@ def put_lanes(op, block, start, x):  # noqa: ANN001, ANN201
             store_v(plain + (at + i * LANES) * 4, load_v(x + i * LANES * 4))
 
 
-def _transpose_code(b: ir.IRBuilder, sig: Any, args: Any) -> ir.Value:
+def _transpose_code(b: Builder, sig: Any, args: Any) -> Value:
     """LANES x LANES float32 from [row][lane] at `source` to [lane][row] at `target` (strides)."""
     source, source_stride, target, target_stride = args
     n = LANES

@@ -33,7 +33,7 @@ def share(op, num_rows, num_threads, thread, turn):  # noqa: ANN001, ANN201
     pieces; who is through with it helps the others with theirs.
     """
     owner = (thread + turn) % num_threads
-    size = (num_rows + num_threads - 1) // num_threads
+    size = ((num_rows + num_threads - 1) // num_threads + 7) // 8 * 8  # whole micro kernels
     first = owner * size
     return first, min(num_rows, first + size), load_i64(op + MATMUL.counter) + 8 * owner
 

@@ -34,7 +34,9 @@ from ....quant.cpu.vector import (
     I8,
     I32,
     I64,
+    Builder,
     Registers,
+    Value,
     constant,
     declare,
     pointer,
@@ -68,7 +70,7 @@ def _registers_zero(kind: Registers) -> Any:
 def _start_code(offset: int, group: int) -> Any:
     """sums address -> accumulators at -offset * sum of each token's `group` int8 values."""
 
-    def code(b: ir.IRBuilder, sig: Any, args: Any) -> ir.Value:
+    def code(b: Builder, sig: Any, args: Any) -> Value:
         value: Any = ir.Constant(_ints.llvm, None)
         if offset:
             kind = vec("i32", LANES).llvm
@@ -88,7 +90,7 @@ def _dot_code(wide: bool) -> Any:
     """(acc, weights, activations): ROWS x LANES dot products of `columns` columns."""
 
     def build(columns: int) -> Any:
-        def code(b: ir.IRBuilder, sig: Any, args: Any) -> ir.Value:
+        def code(b: Builder, sig: Any, args: Any) -> Value:
             acc, w, q = args
             rows = [b.extract_value(acc, r) for r in range(ROWS)]
             data = ir.VectorType(I8, 4 * LANES)
@@ -107,7 +109,7 @@ def _dot_code(wide: bool) -> Any:
     return build
 
 
-def _scale_code(b: ir.IRBuilder, sig: Any, args: Any) -> ir.Value:
+def _scale_code(b: Builder, sig: Any, args: Any) -> Value:
     """(total, acc, scales, activation scales): total + acc * scale[row] * scale[token]."""
     total, acc, scales, factor = args
     kind = _float.llvm
@@ -122,7 +124,7 @@ def _scale_code(b: ir.IRBuilder, sig: Any, args: Any) -> ir.Value:
     return total
 
 
-def _subtract_code(b: ir.IRBuilder, sig: Any, args: Any) -> ir.Value:
+def _subtract_code(b: Builder, sig: Any, args: Any) -> Value:
     """(total, minima, activation sums): total - minimum[row] * sum[token]."""
     total, minima, sums = args
     kind = _float.llvm
@@ -135,7 +137,7 @@ def _subtract_code(b: ir.IRBuilder, sig: Any, args: Any) -> ir.Value:
     return total
 
 
-def _float_code(b: ir.IRBuilder, sig: Any, args: Any) -> ir.Value:
+def _float_code(b: Builder, sig: Any, args: Any) -> Value:
     """(total, weights, stride, x): total + weight[row] * x, one column."""
     total, w, stride, x = args
     kind = _float.llvm
@@ -147,7 +149,7 @@ def _float_code(b: ir.IRBuilder, sig: Any, args: Any) -> ir.Value:
     return total
 
 
-def _write_code(b: ir.IRBuilder, sig: Any, args: Any) -> ir.Value:
+def _write_code(b: Builder, sig: Any, args: Any) -> Value:
     """(total, address): ROWS vectors one after the other."""
     total, at = args
     for r in range(ROWS):
@@ -169,13 +171,12 @@ _to_float = make(
 
 
 @inline
-def _finish(op, row, block, tile):  # noqa: ANN001, ANN202
-    """Bias, residual addition, soft cap, of ROWS x LANES results at `tile`, into place."""
+def _finish(op, row, count, block, tile):  # noqa: ANN001, ANN202
+    """Bias and residual addition of `count` (at most ROWS) x LANES results, into place."""
     bias = load_i64(op + MATMUL.bias)
-    num_rows = load_i64(op + MATMUL.num_rows)
     out = load_i64(op + MATMUL.out) + (block * load_i64(op + MATMUL.out_stride) + row) * LANES * 4
     residual = load_i64(op + MATMUL.residual)
-    for r in range(min(ROWS, num_rows - row)):
+    for r in range(min(ROWS, count)):
         v = _load(tile + r * LANES * 4)
         at = out + r * LANES * 4
         if bias != 0:
@@ -280,7 +281,7 @@ def _make_lanes(fmt: CpuFormat) -> Any:
                             a_sums + at // 4,
                             out,
                         )
-                        _finish(op, first + r, block, out)
+                        _finish(op, first + r, some - r, block, out)
         return 0
 
     return matmul_lanes
@@ -318,7 +319,7 @@ def _make_float_lanes(expand: Any) -> Any:
                             x += LANES * 4
                             w += 4
                         _write(total, tile)
-                        _finish(op, first + r, block, tile)
+                        _finish(op, first + r, some - r, block, tile)
         return 0
 
     return matmul_float_lanes
