@@ -30,7 +30,18 @@ def warn(text: str) -> None:
 
 def fail(text: str) -> None:
     """An error on stderr, always one line."""
-    _say("error: " + " ".join(text.split("\n")), fg="red")
+    _say("error: " + printable(" ".join(text.split("\n"))), fg="red")
+
+
+def printable(text: str) -> str:
+    r"""Control characters as escapes: a file's texts must not move the cursor or colour the line.
+
+    >>> printable("red: \x1b[31m")
+    'red: \\x1b[31m'
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\ufffd" else repr(c)[1:-1] for c in text)
 
 
 def show_warnings() -> None:

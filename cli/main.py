@@ -1,5 +1,6 @@
 """The command `llamba`: a group that imports each command only when it is called."""
 
+import errno
 import importlib
 import io
 import os
@@ -9,7 +10,7 @@ from typing import Any
 import click
 
 from .. import __version__
-from ..errors import LlambaError
+from ..errors import LlambaError, ResourceError
 
 # name -> its line in `llamba --help`. Kept here so that the help needs no command's imports;
 # the module has the command's name and holds a click command called `command`.
@@ -31,6 +32,7 @@ Shell completion: eval "$(_LLAMBA_COMPLETE=bash_source llamba)"   (or zsh_source
 """
 
 INTERRUPTED = 130  # 128 + SIGINT
+OUT_OF_MEMORY = "not enough memory: use a shorter context or prompt, or a smaller model"
 BROKEN_PIPE = 141  # 128 + SIGPIPE: what a program that was told nothing would die of
 
 
@@ -129,9 +131,15 @@ def report(error: BaseException) -> int:
     what = f"{type(error).__name__}: {what}" if what else type(error).__name__
     hint = "" if os.environ.get("LLAMBA_DEBUG") else " (LLAMBA_DEBUG=1 shows the traceback)"
     if isinstance(error, OSError):
+        if error.errno == errno.ENOMEM:
+            return report(ResourceError(OUT_OF_MEMORY))
+        if error.errno == errno.ENOSPC and error.filename is None:  # it has no name: stdout
+            what = f"can't write the output: {error.strerror}"
+            # Python would complain again when it flushes at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         fail(f"{what}{hint}")
     elif isinstance(error, MemoryError):
-        fail(f"not enough memory: {what}; try a smaller -c/--ctx-size or model{hint}")
+        return report(ResourceError(OUT_OF_MEMORY))
     else:
         fail(f"unexpected {what}: this is a fault in llamba{hint}")
     return 1
@@ -149,6 +157,7 @@ def cli() -> None:
 
 def main() -> None:
     """The console script."""
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         # A terminal that is not UTF-8 shows ? for what it can't, instead of ending the answer.
         if isinstance(stream, io.TextIOWrapper):
@@ -157,5 +166,19 @@ def main() -> None:
         cli.main(prog_name="llamba")
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
-    except BrokenPipeError as error:
+    except OSError as error:  # in the help text already
         sys.exit(report(error))
+
+
+def _open_closed_streams() -> None:
+    """`llamba ... >&-`: a stream that was closed becomes /dev/null.
+
+    Python leaves None there, and the next file that is opened would get the stream's number.
+    """
+    for fd, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened != fd:
+                os.dup2(opened, fd)
+                os.close(opened)
+            setattr(sys, name, open(fd, "w" if fd else "r", encoding="utf-8", closefd=False))

@@ -110,14 +110,28 @@ def engine_options(command: _F) -> _F:
 def engine_from(options: dict[str, Any]) -> EngineOptions:
     """Takes the engine's options out of a command's keyword arguments."""
     template, file = options.pop("chat_template"), options.pop("chat_template_file")
-    if template is None and file is not None:
-        template = file.read_text(encoding="utf-8")
+    if file is not None:
+        if template is not None:
+            raise InvalidParameterError(
+                "--chat-template and --chat-template-file: give one of them"
+            )
+        template = _read_template(file)
     return EngineOptions(
         num_threads=options.pop("threads"),
         context_length=options.pop("ctx_size"),
         activations=options.pop("activations"),
         chat_template=template,
     )
+
+
+def _read_template(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = "it is not UTF-8 text" if isinstance(error, ValueError) else error.strerror
+        raise InvalidParameterError(
+            f"--chat-template-file {file}: {why}; give a file with a Jinja template"
+        ) from error
 
 
 def sampling_values(options: dict[str, Any]) -> dict[str, Any]:

@@ -3,17 +3,22 @@
 import dataclasses
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from . import loading
-from .answer import Interrupt, collect, stats_line
+from .answer import Answer, Interrupt, collect, stats_line
 from .console import note, print_json
 from .main import INTERRUPTED
 from .options import engine_from, engine_options, sampling_options, sampling_values
 from .prompt import assemble, split
+
+if TYPE_CHECKING:
+    from ..runtime.llm import LLM
+    from ..runtime.params import SamplingParams
 
 
 @click.command("run")
@@ -66,53 +71,71 @@ def command(
     nothing = not question.text.strip() and not files
     # With nothing to say yet, the prompt (or the error) comes first; else stdin gets the load time.
     prompt = assemble(question, files, started=started, raw=raw) if nothing else None
-    llm = loading.open_llm(question.model, engine)
-    try:
+    with closing(loading.open_llm(question.model, engine)) as llm:
         if prompt is None:
             prompt = assemble(question, files, started=started, raw=raw)
         if verbose:
             note(f"model {question.model}, context {llm.context_length} tokens")
-        params = dataclasses.replace(llm.default_params, **values)
-        if not raw and llm.chat_template is None and not loading.has_broken_template(llm):
-            note(f"{question.model} has no chat template: it continues the prompt as it is (--raw)")
-            raw = True
+        raw = raw or _has_no_template(llm, question.model)
         if raw and system:
             note("--system is left out: without a chat template there is no system message")
-
-        def write(text: str) -> None:
-            if not as_json:
-                sys.stdout.write(text)
-                sys.stdout.flush()
-
-        with Interrupt() as interrupt:
-            if raw:
-                stream = llm.generate(prompt, params, stream=True)
-            else:
-                messages = [{"role": "system", "content": system}] if system else []
-                messages.append({"role": "user", "content": prompt})
-                stream = llm.chat(messages, params, stream=True)
-            answer = collect(stream, write, interrupt)
+        params = dataclasses.replace(llm.default_params, **values)
+        answer = _ask(llm, prompt, params, system=system, raw=raw, quiet=as_json)
         if as_json:
-            print_json(
-                {
-                    "model": question.model,
-                    "text": answer.text,
-                    "finish_reason": answer.finish_reason,
-                    "seed": answer.seed,
-                    "num_prompt_tokens": answer.num_prompt_tokens,
-                    "num_tokens": len(answer.token_ids),
-                    "token_ids": answer.token_ids,
-                    "timings": answer.timings,
-                }
-            )
+            print_json(_as_json(answer, question.model))
         elif answer.text and not answer.text.endswith("\n"):
-            write("\n")
+            click.echo()
         if stats or verbose:
             note(stats_line(answer))
         full = answer.num_prompt_tokens + len(answer.token_ids) >= llm.context_length
         if answer.finish_reason == "length" and full:
             note(f"the answer was cut: the context of {llm.context_length} tokens is full (-c)")
-    finally:
-        llm.close()
     if answer.finish_reason == "abort":
         raise SystemExit(INTERRUPTED)
+
+
+def _has_no_template(llm: "LLM", model: str) -> bool:
+    """Whether the prompt must be continued as it is, which is said; not for a broken template."""
+    if llm.chat_template is not None or loading.has_broken_template(llm):
+        return False
+    note(f"{model} has no chat template: it continues the prompt as it is (--raw)")
+    return True
+
+
+def _ask(
+    llm: "LLM",
+    prompt: str,
+    params: "SamplingParams",
+    *,
+    system: str | None,
+    raw: bool,
+    quiet: bool,
+) -> Answer:
+    """The answer, written to stdout while it comes unless `quiet`."""
+
+    def write(text: str) -> None:
+        if not quiet:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+
+    with Interrupt() as interrupt:
+        if raw:
+            stream = llm.generate(prompt, params, stream=True)
+        else:
+            messages = [{"role": "system", "content": system}] if system else []
+            messages.append({"role": "user", "content": prompt})
+            stream = llm.chat(messages, params, stream=True)
+        return collect(stream, write, interrupt)
+
+
+def _as_json(answer: Answer, model: str) -> dict[str, Any]:
+    return {
+        "model": model,
+        "text": answer.text,
+        "finish_reason": answer.finish_reason,
+        "seed": answer.seed,
+        "num_prompt_tokens": answer.num_prompt_tokens,
+        "num_tokens": len(answer.token_ids),
+        "token_ids": answer.token_ids,
+        "timings": answer.timings,
+    }

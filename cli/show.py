@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import LlambaError
+from ..errors import InvalidParameterError, LlambaError
 from . import loading
-from .console import note, print_json, print_table, size
+from .console import note, print_json, print_table, printable, size
 
 if TYPE_CHECKING:
     from ..models.gguf import GGUFFile
 
 MAX_VALUE_LEN = 80
+MAX_CONTEXT_LENGTH = 1 << 24  # EngineConfig's
 MAX_TOKENS = 512  # tokens a step, the engine's default: the arena is sized by it
 
 
@@ -26,6 +27,10 @@ MAX_TOKENS = 512  # tokens a step, the engine's default: the arena is sized by i
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def command(model: str, ctx_size: int | None, tensors: bool, template: bool, as_json: bool) -> None:
     """Show what is in a model file and what it needs."""
+    if ctx_size is not None and not 1 <= ctx_size <= MAX_CONTEXT_LENGTH:
+        raise InvalidParameterError(
+            f"-c {ctx_size}: must be a whole number from 1 to {MAX_CONTEXT_LENGTH}"
+        )
     with loading.open_file(model) as gguf:
         if template:
             text = gguf.metadata.get("tokenizer.chat_template")
@@ -154,17 +159,24 @@ def _print(value: dict[str, Any], tensors: list[dict[str, Any]]) -> None:
             )
         )
     for name, text in rows:
-        click.echo(f"{name:14} {text}")
+        click.echo(f"{name:14} {printable(text)}")
     click.echo()
     for key, item in value["metadata"].items():
-        text = str(item).replace("\n", "\\n")
-        click.echo(f"{key} = {text[:MAX_VALUE_LEN]}{'...' if len(text) > MAX_VALUE_LEN else ''}")
+        text = printable(str(item))
+        click.echo(
+            f"{printable(key)} = {text[:MAX_VALUE_LEN]}{'...' if len(text) > MAX_VALUE_LEN else ''}"
+        )
     if tensors:
         click.echo()
         print_table(
             ("TENSOR", "TYPE", "SHAPE", "SIZE"),
             [
-                (t["name"], t["type"], " x ".join(map(str, t["shape"])), size(t["num_bytes"]))
+                (
+                    printable(t["name"]),
+                    t["type"],
+                    " x ".join(map(str, t["shape"])),
+                    size(t["num_bytes"]),
+                )
                 for t in tensors
             ],
             right="  rr",

@@ -281,7 +281,5 @@ def map_file(path: Path) -> mmap.mmap:
 
 def unmap(buffer: mmap.mmap) -> None:
     """Give the map back now, or, while views of it live, with the last of them."""
-    try:
+    with contextlib.suppress(BufferError):
         buffer.close()
-    except BufferError:
-        pass

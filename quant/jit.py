@@ -11,9 +11,12 @@ Numba's own cache notices neither an edit in another file nor a changed constant
 ends with the SHA-256 of its code: one that a crash or a full disk cut short is compiled again.
 """
 
+import atexit
 import contextlib
 import hashlib
 import os
+import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -46,23 +49,52 @@ def symbol(kernel: str) -> str:
 
 
 def cache_root() -> Path:
-    """The folder that holds one directory per (sources, versions, target)."""
-    if home := os.environ.get("LLAMBA_CACHE"):
-        return Path(home) / "kernels"
-    if home := os.environ.get("XDG_CACHE_HOME"):
-        return Path(home) / "llamba" / "kernels"
+    """The folder that holds one directory per (sources, versions, target).
+
+    By the rules of models/cache_folder.py, but kernels do without a home folder.
+    """
+    if own := os.environ.get("LLAMBA_CACHE"):
+        return Path(own).expanduser().absolute() / "kernels"
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    if os.path.isabs(base):
+        return Path(base) / "llamba" / "kernels"
     try:
         return Path.home() / ".cache" / "llamba" / "kernels"
     except RuntimeError:  # no HOME and no passwd entry
-        return Path(tempfile.gettempdir()) / f"llamba-{os.getuid()}" / "kernels"
+        return _homeless_folder() / "kernels"
+
+
+@lru_cache
+def _homeless_folder() -> Path:
+    """A folder below the temporary one. What lies there is run: it must be ours alone."""
+    folder = Path(tempfile.gettempdir()) / f"llamba-{os.getuid()}"
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022:
+        return folder
+    return _temporary_folder()
+
+
+@lru_cache
+def _temporary_folder() -> Path:
+    """A folder for this process, which takes it away in the end."""
+    folder = tempfile.mkdtemp(prefix="llamba-kernels-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
 
 
 def write_object(folder: Path, kernel: str, code: bytes) -> None:
     """Put a kernel's object code into a cache directory, all of it or nothing."""
     handle, name = tempfile.mkstemp(dir=folder, suffix=".tmp")
-    with os.fdopen(handle, "wb") as file:
-        file.write(code + hashlib.sha256(code).digest())
-    os.replace(name, folder / f"{symbol(kernel)}.o")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(code + hashlib.sha256(code).digest())
+        os.replace(name, folder / f"{symbol(kernel)}.o")
+    except OSError as error:  # the disk is full
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise OSError(error.errno, error.strerror, str(folder)) from error
 
 
 def read_object(folder: Path, kernel: str) -> bytes | None:
@@ -103,20 +135,19 @@ def _writable_directory(wanted: Target) -> Path:
             "each start. Set LLAMBA_CACHE to a writable folder.",
             stacklevel=3,
         )
-        return Path(tempfile.mkdtemp(prefix="llamba-kernels-"))
+        return _temporary_folder()
     return folder
 
 
 def _prune(keep: Path) -> None:
     """Remove the directories of other sources or targets that nothing has loaded for a month."""
-    import shutil
-
     if keep.parent != cache_root():  # the stand-in for a cache that can't be written
         return
     limit = time.time() - _STALE_DAYS * 86400
-    for folder in keep.parent.iterdir():
-        if folder != keep and folder.is_dir() and folder.stat().st_mtime < limit:
-            shutil.rmtree(folder, ignore_errors=True)
+    with contextlib.suppress(OSError):  # another process may be at it, too
+        for folder in keep.parent.iterdir():
+            if folder != keep and folder.is_dir() and folder.stat().st_mtime < limit:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 class _Worker:
@@ -135,7 +166,8 @@ class _Worker:
         command = f"from {_ROOT}.quant.compiler import main; main()"
         self.errors = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
-            [sys.executable, "-c", command, str(folder), str(wanted.lanes), wanted.isa],
+            # -P: nothing is imported from the folder that the user happens to be in.
+            [sys.executable, "-P", "-c", command, str(folder)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.errors,
@@ -152,7 +184,7 @@ class _Worker:
             self.process.stdin.flush()
             answer = self.process.stdout.readline()
         except BrokenPipeError:
-            pass
+            pass  # it has died: there is no answer
         if answer.strip() != "ok":
             self.process.wait()
             self.errors.seek(0)
@@ -167,10 +199,8 @@ class _Worker:
     def close(self) -> None:
         """End the process."""
         assert self.process.stdin and self.process.stdout
-        try:
+        with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
-        except BrokenPipeError:
-            pass
         self.process.wait()
         self.process.stdout.close()
         self.errors.close()
@@ -180,14 +210,17 @@ def _compile(
     kernels: Sequence[str], folder: Path, wanted: Target, progress: Progress | None
 ) -> None:
     """Compile kernels in as many processes as there are cores (Numba compiles under one lock)."""
-    queue, done, failures = list(reversed(kernels)), 0, []
+    queue, done = list(reversed(kernels)), 0
+    failures: list[Exception] = []
     guard = Lock()
+    workers: list[_Worker] = []
 
     def work() -> None:
         nonlocal done
         worker = None
         try:
             worker = _Worker(folder, wanted)
+            workers.append(worker)
             while True:
                 with guard:
                     if not queue or failures:
@@ -198,10 +231,10 @@ def _compile(
                     done += 1
                     if progress:
                         progress(done, len(kernels))
-        except KernelError as error:
-            failures.append(error)
         except OSError as error:
             failures.append(KernelError(f"the kernel compiler can't be run: {error}"))
+        except Exception as error:  # raised again by the caller; `progress` may raise anything
+            failures.append(error)
         finally:
             if worker:
                 worker.close()
@@ -214,16 +247,16 @@ def _compile(
     threads = [Thread(target=work) for _ in range(min(cores, 4, len(kernels)))]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join()
+    try:
+        for thread in threads:
+            thread.join()
+    except BaseException as error:  # Ctrl-C: the compilers have perhaps not been told
+        failures.append(KernelError(f"the compilation was stopped: {type(error).__name__}"))
+        for worker in list(workers):
+            worker.process.kill()
+        raise
     if failures:
         raise failures[0]
-
-
-def missing(kernels: Sequence[str]) -> list[str]:
-    """Those of the kernels that are not in the cache for this target."""
-    folder = cache_root() / cache_key(target())
-    return [k for k in kernels if read_object(folder, k) is None]
 
 
 def load(kernels: Sequence[str], *, progress: Progress | None = None) -> dict[str, int]:

@@ -8,18 +8,20 @@ from .kernels.records import FLOAT, NATURAL, PAIR16, PAIR32
 
 
 class Arena:
-    """Keeps buffers alive and counts their bytes."""
+    """Keeps buffers alive as long as records hold their addresses."""
 
     def __init__(self) -> None:
         self._buffers: list[np.ndarray] = []
-        self.num_bytes = 0
 
     def allocate(self, num_bytes: int) -> int:
         """Address of `num_bytes` bytes, 64-byte aligned."""
         buffer = np.empty(num_bytes + 64, np.uint8)
         self._buffers.append(buffer)
-        self.num_bytes += num_bytes
         return -(-buffer.ctypes.data // 64) * 64
+
+    def clear(self) -> None:
+        """Let all buffers go: no record may be run any more."""
+        self._buffers.clear()
 
     def keep(self, array: np.ndarray) -> int:
         """Address of a contiguous array that lives as long as the arena."""
@@ -39,6 +41,8 @@ class Activations:
     natural: int = 0
     pair32: int = 0
     pair16: int = 0
+    pair_scale: int = 0
+    pair_sums: int = 0
     scale: int = 0
     sums: int = 0
     plain: int = 0
@@ -48,14 +52,17 @@ class Activations:
     def rows(cls, arena: Arena, tokens: int, columns: int, orders: int) -> "Activations":
         """Buffers for `tokens` rows in the wanted orders (bits of records.py)."""
         size = tokens * columns
-        quantized = orders & (NATURAL | PAIR32 | PAIR16)
+        sixteens = orders & (NATURAL | PAIR16)
+        pairs = orders & PAIR32
         return cls(
             columns,
-            natural=arena.allocate(size) if quantized else 0,
-            pair32=arena.allocate(size) if orders & PAIR32 else 0,
+            natural=arena.allocate(size) if sixteens else 0,
             pair16=arena.allocate(size) if orders & PAIR16 else 0,
-            scale=arena.allocate(size // 4) if quantized else 0,
-            sums=arena.allocate(size // 4) if quantized else 0,
+            scale=arena.allocate(size // 4) if sixteens else 0,
+            sums=arena.allocate(size // 4) if sixteens else 0,
+            pair32=arena.allocate(size) if pairs else 0,
+            pair_scale=arena.allocate(size // 8) if pairs else 0,
+            pair_sums=arena.allocate(size // 8) if pairs else 0,
             plain=arena.allocate(4 * size) if orders & FLOAT else 0,
         )
 
@@ -78,10 +85,12 @@ class Activations:
         return {
             "act_columns": self.columns,
             "act_natural": self.natural,
-            "act_pair32": self.pair32,
             "act_pair16": self.pair16,
             "act_scale": self.scale,
             "act_sums": self.sums,
+            "act_pair32": self.pair32,
+            "act_pair_scale": self.pair_scale,
+            "act_pair_sums": self.pair_sums,
             "act_float": self.plain,
         }
 
@@ -89,9 +98,16 @@ class Activations:
         """The matmul record's fields for a format that reads `order`."""
         if order == FLOAT:
             return {"q": self.plain, "q_stride": 4 * self.columns}
-        by_order = {NATURAL: self.natural, PAIR32: self.pair32, PAIR16: self.pair16}
+        if order == PAIR32 and not self.lanes:
+            return {
+                "q": self.pair32,
+                "q_stride": self.columns,
+                "scale": self.pair_scale,
+                "scale_stride": self.columns // 8,
+                "sums": self.pair_sums,
+            }
         return {
-            "q": self.natural if self.lanes else by_order[order],
+            "q": self.pair16 if order == PAIR16 and not self.lanes else self.natural,
             "q_stride": self.columns,
             "scale": self.scale,
             "scale_stride": self.columns // 4,

@@ -6,7 +6,9 @@ from enum import Enum
 import numpy as np
 from numpy.typing import NDArray
 
-PAGE_SIZE = 32  # KV positions in a page
+from .kernels.records import PAGE
+
+PAGE_SIZE = PAGE  # KV positions in a page
 
 
 class Logits(Enum):

@@ -44,9 +44,17 @@ class KVCache:
         self.page_bytes = layer_page_bytes(hyperparameters)
         self.head_bytes = head_bytes(hyperparameters)
         self.num_bytes = num_pages * kv_bytes_per_page(hyperparameters)
-        self._memory = mmap.mmap(-1, max(self.num_bytes, 1))
+        # Private where the system knows it: shared anonymous memory counts as a file's.
+        private = {}
+        if hasattr(mmap, "MAP_ANONYMOUS"):
+            private["flags"] = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        self._memory = mmap.mmap(-1, max(self.num_bytes, 1), **private)
         self._base = np.frombuffer(self._memory, np.uint8).ctypes.data
 
     def layer_address(self, layer: int) -> int:
         """Address of a layer's page 0."""
         return self._base + layer * self.num_pages * self.page_bytes
+
+    def close(self) -> None:
+        """Give the memory back: no record may be run any more."""
+        self._memory.close()

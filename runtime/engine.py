@@ -85,6 +85,7 @@ class Engine:
                 logits = self.program.run(batch)
                 self._commit(request, batch.segments[0], logits, started)
             except Exception as error:
+                request = request or self._running  # it may have become that in this very step
                 if request is None:
                     raise
                 request.error = error

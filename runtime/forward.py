@@ -11,12 +11,7 @@ from ..quant import jit
 from ..quant.target import target
 from .arena import Arena
 from .cache import KVCache
-from .kernels.records import (
-    MAX_ROWS,
-    SPLIT_PAGES,
-    STEP,
-    TILE_ROWS,
-)
+from .kernels.records import MAX_ROWS, SPLIT_PAGES, STEP, TILE_ROWS
 from .lowering import Lowering
 from .program import OpList, Program
 from .rope_table import RopeTables
@@ -50,18 +45,13 @@ def build_program(
     if activations not in ("int8", "float32"):
         raise InvalidParameterError(f"activations={activations!r}: must be 'int8' or 'float32'")
     numbers = weights.hyperparameters
-    if numbers.head_dim % 32 or numbers.dim % 32 or numbers.ffn_dim % 32:
-        raise UnsupportedModelError(
-            f"head, embedding and feed-forward sizes must be multiples of 32, this model has "
-            f"{numbers.head_dim}, {numbers.dim}, {numbers.ffn_dim}"
-        )
+    _check_sizes(numbers)
     lanes = target().lanes
     max_tokens = -(-max_tokens // lanes) * lanes
     step = np.zeros(len(STEP), np.int64)
     arena, cache = Arena(), KVCache(numbers, num_pages)
     ropes = RopeTables(numbers.rope_dim, numbers.rope_factors)
-    max_logits = max(MAX_LOGITS, MAX_ROWS)
-    logits = np.empty((max_logits + lanes, numbers.vocab_size), np.float32)
+    logits = np.empty((MAX_LOGITS + lanes, numbers.vocab_size), np.float32)
     common = (weights, arena, cache, ropes, activations == "float32", logits)
     rows = Lowering(*common, capacity=MAX_ROWS, lanes=0, max_splits=_splits(num_pages))
     row_ops = OpList(rows.body(), rows.tail(rows.hidden))
@@ -69,7 +59,7 @@ def build_program(
     body = many.body()
     names = {op.kernel for op in [*row_ops.body, *row_ops.tail, *body]}
     lane_ops = OpList(body, rows.tail(many.hidden, lanes=True))
-    lane_many = OpList(body, many.tail_many(-(-max_logits // lanes) * lanes))
+    lane_many = OpList(body, many.tail_many(-(-MAX_LOGITS // lanes) * lanes))
     names |= {op.kernel for op in [*lane_ops.tail, *lane_many.tail]}
     addresses = jit.load([_RUN, _WORK, *sorted(names)], progress=progress)
     return Program(
@@ -83,11 +73,20 @@ def build_program(
         ropes=ropes,
         team=Team(addresses[_RUN], addresses[_WORK], step, num_threads),
         num_lanes=lanes,
-        logits=logits[:max_logits],
+        logits=logits[:MAX_LOGITS],
         max_tokens=max_tokens,
         scratch_bytes=_scratch_bytes(numbers, lanes),
         final_softcap=numbers.final_softcap,
     )
+
+
+def _check_sizes(numbers: Hyperparameters) -> None:
+    sizes = numbers.head_dim, numbers.dim, numbers.ffn_dim
+    if any(size % 32 for size in sizes):
+        raise UnsupportedModelError(
+            "head, embedding and feed-forward sizes must be multiples of 32, this model has "
+            + ", ".join(map(str, sizes))
+        )
 
 
 def _splits(num_pages: int) -> int:

@@ -1,5 +1,6 @@
 """LLM: load a model, complete prompts, chat. The Python front door; the other fronts use it too."""
 
+import os
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
-from ..errors import ChatTemplateError, ContextLengthError, InvalidParameterError
+from ..errors import ChatTemplateError, ContextLengthError, InvalidParameterError, LlambaError
 from .engine import Engine
 from .load import Progress, load
 from .params import SamplingParams
@@ -52,10 +53,11 @@ class LLM:
 
     May be used by several threads at once: requests run one after another. Example:
 
+        params = SamplingParams(temperature=0.2, max_tokens=40)
         with LLM("smollm2") as llm:
-            [answer] = llm.chat([{"role": "user", "content": "Why is the sky blue?"}])
+            [answer] = llm.chat([{"role": "user", "content": "Why is the sky blue?"}], params)
             print(answer.outputs[0].text)
-            for item in llm.generate("Once upon a time", stream=True):
+            for item in llm.generate("Once upon a time", params, stream=True):
                 print(item.delta, end="")
     """
 
@@ -90,6 +92,7 @@ class LLM:
         self.context_length = self.config.context_length
         self.default_params = self._loaded.default_params
         self.engine = Engine(self.program, self.tokenizer)
+        self._process_id = os.getpid()
         self._closed = False
 
     @property
@@ -236,6 +239,11 @@ class LLM:
         )
 
     def _run(self, requests: list[Request], stream: bool) -> list[RequestOutput] | RequestStream:
+        if os.getpid() != self._process_id:  # fork copies no threads: the team would never answer
+            raise LlambaError(
+                f"this LLM belongs to process {self._process_id} and can't be used in a forked one "
+                f"({os.getpid()}): make an LLM there, or start processes with 'spawn'"
+            )
         return RequestStream(self.engine, requests) if stream else run_all(self.engine, requests)
 
     def _request(self, prompt: str | None, ids: list[int], params: SamplingParams) -> Request:

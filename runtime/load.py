@@ -69,7 +69,8 @@ def load(
         weights = Weights.open(gguf)
         config = _configure(weights, context_length, num_threads, activations)
         with ThreadPoolExecutor(1) as pool:
-            # Building the tokenizer is mostly Rust; meanwhile the kernels load.
+            # The tokenizer is built (about 0.1 s for 150k tokens) while LLVM, which needs no
+            # interpreter lock, links the kernels.
             text = pool.submit(_load_text, gguf, source)
             program = _build(weights, config, progress)
             try:
@@ -107,20 +108,17 @@ def memory_need(weights: Weights, config: EngineConfig) -> MemoryNeed:
 
 def default_params(metadata: Mapping[str, Any]) -> SamplingParams:
     """llama.cpp's defaults, changed by what the file recommends (`general.sampling.*`)."""
-    found = {
-        key.removeprefix(_SAMPLING_PREFIX): metadata[key]
-        for key in metadata
-        if key.startswith(_SAMPLING_PREFIX)
-    }
     params: dict[str, Any] = {}
-    for name, value in found.items():
-        if name in _NOT_RUN:
+    for key in metadata:
+        name = key.removeprefix(_SAMPLING_PREFIX)
+        if name == key or name in _NOT_RUN:
             continue
         try:
-            SamplingParams.from_dict({name: value})
-            params[name] = value
+            # With those before it: a file can give one setting under two names.
+            SamplingParams.from_dict({**params, name: metadata[key]})
+            params[name] = metadata[key]
         except InvalidParameterError as error:
-            logger.warning("the file's %s%s is ignored: %s", _SAMPLING_PREFIX, name, error)
+            logger.warning("the file's %s is ignored: %s", key, error)
     return SamplingParams.from_dict(params)
 
 
@@ -188,8 +186,9 @@ def _template_source(chat_template: str | None) -> str | None:
         return chat_template
     try:
         return Path(chat_template).read_text(encoding="utf-8")
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a null byte in the name
+        why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise InvalidParameterError(
             f"chat_template={chat_template!r}: neither Jinja text, nor the name of a built-in "
-            f"template, nor a readable file ({error.strerror})"
+            f"template, nor a readable file ({why})"
         ) from error

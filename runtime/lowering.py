@@ -31,6 +31,9 @@ from .rope_table import RopeTables
 if TYPE_CHECKING:
     from ..models.gguf import TensorInfo
 
+RopeKey = tuple[float, float, bool]  # base, scale, whether the model's factors apply
+RopeAddresses = dict[RopeKey, int]  # of the tables as they lie in lanes
+
 
 class Lowering:
     """Emits the ops of one layout: rows (lanes=0) or lanes."""
@@ -52,7 +55,6 @@ class Lowering:
         self.numbers, self.architecture = weights.hyperparameters, weights.architecture
         self.exact, self.logits, self.capacity, self.lanes = exact, logits, capacity, lanes
         self.kind = "lanes" if lanes else "rows"
-        self.max_splits = max_splits
         n = self.numbers
         self.q_dim, self.kv_dim = n.num_heads * n.head_dim, n.num_kv_heads * n.head_dim
         self.hidden = self._buffer(n.dim)
@@ -85,11 +87,8 @@ class Lowering:
 
     def _order(self, name: str) -> int:
         """The activation order that a tensor's matmul reads."""
-        fmt = self._format(name)
+        fmt = format_of(self._tensor(name).type_id, name).name.lower()
         return FLOAT if self.exact else ACTIVATION_ORDER.get(fmt, FLOAT)
-
-    def _format(self, name: str) -> str:
-        return format_of(self._tensor(name).type_id, name).name.lower()
 
     def _tensor(self, name: str) -> "TensorInfo":
         return self.weights.output if name == "output.weight" else self.weights.tensor(name)
@@ -136,14 +135,9 @@ class Lowering:
         rows, columns = info.shape
         fmt = format_of(info.type_id, name)
         exact = "float_" if order == FLOAT else ""
-        if self.lanes:
-            kernel = f"matmul_lanes:matmul_{exact}lanes_{fmt.name.lower()}"
-            stride = out_columns
-        else:
-            kernel = f"matmul:matmul_{exact}rows_{fmt.name.lower()}"
-            stride = 4 * out_columns
+        file = "matmul_lanes" if self.lanes else "matmul"
         return self._op(
-            kernel,
+            f"{file}:matmul_{exact}{self.kind}_{fmt.name.lower()}",
             MATMUL,
             count,
             barrier,
@@ -153,7 +147,7 @@ class Lowering:
             columns=columns,
             chunk=_chunk(fmt.row_bytes(columns)),
             out=out,
-            out_stride=stride,
+            out_stride=out_columns if self.lanes else 4 * out_columns,
             bias=self.arena.keep(self.weights.f32(bias)) if bias else 0,
             residual=int(residual),
             softcap=float(softcap),
@@ -179,7 +173,7 @@ class Lowering:
             )
         ]
 
-    def _rope_key(self, layer: int) -> tuple[float, float, bool]:
+    def _rope_key(self, layer: int) -> RopeKey:
         """Which rope table a layer uses."""
         return *self.numbers.layer_rope(layer), not self.numbers.layer_window(layer)
 
@@ -200,7 +194,7 @@ class Lowering:
                 out_stride=4 * n.dim,
             )
         ]
-        tables: dict[tuple[float, float, bool], int] = {}
+        tables: RopeAddresses = {}
         if self.lanes and self.architecture.rope.value:
             for layer in range(n.num_layers):
                 key = self._rope_key(layer)
@@ -220,101 +214,107 @@ class Lowering:
             ops += self._feed_forward(layer)
         return ops
 
-    def _attention(self, layer: int, tables: dict[tuple[float, float, bool], int]) -> list[Op]:
-        n, arch, prefix = self.numbers, self.architecture, f"blk.{layer}."
-        columns = self.q_dim + 2 * self.kv_dim
-        parts = {"q": 0, "k": self.q_dim, "v": self.q_dim + self.kv_dim}
+    def _attention(self, layer: int, tables: RopeAddresses) -> list[Op]:
+        n, prefix = self.numbers, f"blk.{layer}."
         # A part's first column: bytes into a row, or whole vectors into a block.
+        parts = {"q": 0, "k": self.q_dim, "v": self.q_dim + self.kv_dim}
         at = {p: self._qkv + c * 4 * (self.lanes or 1) for p, c in parts.items()}
+        columns = self.q_dim + 2 * self.kv_dim
         x = self._input("attn", n.dim, *(f"{prefix}attn_{p}.weight" for p in parts))
         ops = [self._norm(self.hidden, f"{prefix}attn_norm.weight", x)]
         for part in parts:
-            bias = f"{prefix}attn_{part}.bias" if arch.qkv_bias else ""
+            bias = f"{prefix}attn_{part}.bias" if self.architecture.qkv_bias else ""
             name = f"{prefix}attn_{part}.weight"
             ops.append(self._matmul(name, x, at[part], columns, bias=bias, barrier=part == "v"))
-        pages = {
+        stride = columns if self.lanes else 4 * columns
+        name, residual = f"{prefix}attn_output.weight", not self.architecture.post_norms
+        y = self._input("attn_out", self.q_dim, name)
+        ops += [
+            self._rope(layer, at, stride, tables),
+            self._attend(layer, at["q"], stride),
+            self._collect(layer, y),
+            self._matmul(name, y, self._block_out, n.dim, residual=residual),
+        ]
+        return ops + self._add_block(f"{prefix}post_attention_norm.weight")
+
+    def _pages(self, layer: int) -> dict[str, int]:
+        """Where a layer's K and V lie."""
+        return {
             "kv": self.cache.layer_address(layer),
             "page_bytes": self.cache.page_bytes,
             "head_bytes": self.cache.head_bytes,
         }
-        key = self._rope_key(layer)
-        stride = columns if self.lanes else 4 * columns
+
+    def _rope(self, layer: int, at: dict[str, int], stride: int, tables: RopeAddresses) -> Op:
+        """Norms of q and k, rotation, and K and V into their pages."""
+        n, key = self.numbers, self._rope_key(layer)
 
         def norm(part: str) -> int:
-            return self.arena.keep(self.weights.f32(f"{prefix}attn_{part}_norm.weight"))
+            if not self.architecture.qk_norm:
+                return 0
+            return self.arena.keep(self.weights.f32(f"blk.{layer}.attn_{part}_norm.weight"))
 
-        ops.append(
-            self._op(
-                f"rope:rope_{self.kind}",
-                ROPE,
-                **at,
-                stride=stride,
-                num_heads=n.num_heads,
-                num_kv_heads=n.num_kv_heads,
-                head_dim=n.head_dim,
-                rope_dim=n.rope_dim,
-                kind=arch.rope.value,
-                table_at=tables.get(key, 0) if self.lanes else self.ropes.cell(*key),
-                q_norm=norm("q") if arch.qk_norm else 0,
-                k_norm=norm("k") if arch.qk_norm else 0,
-                eps=float(n.norm_eps),
-                q_scale=float(n.attention_scale or 1 / math.sqrt(n.head_dim)),
-                **pages,
-            )
+        return self._op(
+            f"rope:rope_{self.kind}",
+            ROPE,
+            **at,
+            stride=stride,
+            num_heads=n.num_heads,
+            num_kv_heads=n.num_kv_heads,
+            head_dim=n.head_dim,
+            rope_dim=n.rope_dim,
+            kind=self.architecture.rope.value,
+            table_at=tables.get(key, 0) if self.lanes else self.ropes.cell(*key),
+            q_norm=norm("q"),
+            k_norm=norm("k"),
+            eps=float(n.norm_eps),
+            q_scale=float(n.attention_scale or 1 / math.sqrt(n.head_dim)),
+            **self._pages(layer),
         )
+
+    def _attend(self, layer: int, q: int, stride: int) -> Op:
+        """Attention over the pages: in lanes whole, in rows as pieces of each head."""
+        n = self.numbers
         group = n.num_heads // n.num_kv_heads
         each = max(g for g in range(1, MAX_GROUP + 1) if group % g == 0)
-        window = n.layer_window(layer)
-        common = {"num_kv_heads": n.num_kv_heads, "group": group, "head_dim": n.head_dim}
-        y = self._input("attn_out", self.q_dim, f"{prefix}attn_output.weight")
-        ops.append(
-            self._op(
-                "attention_lanes:attention_lanes"
-                if self.lanes
-                else f"attention:attention_rows_{each}",
-                ATTENTION,
-                q=at["q"],
-                stride=stride,
-                window=window,
-                softcap=float(n.attention_softcap),
-                out=self._attended,
-                out_stride=self.q_dim if self.lanes else self._partial_stride,
-                max_splits=self.max_splits,
-                **common,
-                **pages,
-            )
+        return self._op(
+            "attention_lanes:attention_lanes" if self.lanes else f"attention:attention_rows_{each}",
+            ATTENTION,
+            q=q,
+            stride=stride,
+            num_kv_heads=n.num_kv_heads,
+            group=group,
+            head_dim=n.head_dim,
+            window=n.layer_window(layer),
+            softcap=float(n.attention_softcap),
+            out=self._attended,
+            out_stride=self.q_dim if self.lanes else self._partial_stride,
+            **self._pages(layer),
         )
+
+    def _collect(self, layer: int, into: Activations) -> Op:
+        """What attention gave, merged where it is in pieces, and rounded."""
         if self.lanes:
-            ops.append(
-                self._op(
-                    "activation:activate_lanes",
-                    ACTIVATE,
-                    gate=self._attended,
-                    up=0,
-                    stride=self.q_dim,
-                    columns=self.q_dim,
-                    **y.fields(),
-                )
+            return self._op(
+                "activation:activate_lanes",
+                ACTIVATE,
+                gate=self._attended,
+                up=0,
+                stride=self.q_dim,
+                columns=self.q_dim,
+                **into.fields(),
             )
-        else:
-            ops.append(
-                self._op(
-                    "attention:combine_rows",
-                    COMBINE,
-                    partial=self._attended,
-                    num_heads=n.num_heads,
-                    group=group,
-                    head_dim=n.head_dim,
-                    window=window,
-                    max_splits=self.max_splits,
-                    out_stride=self._partial_stride,
-                    **y.fields(),
-                )
-            )
-        post = arch.post_norms
-        name = f"{prefix}attn_output.weight"
-        ops.append(self._matmul(name, y, self._block_out, n.dim, residual=not post))
-        return ops + self._add_block(f"{prefix}post_attention_norm.weight")
+        n = self.numbers
+        return self._op(
+            "attention:combine_rows",
+            COMBINE,
+            partial=self._attended,
+            num_heads=n.num_heads,
+            head_dim=n.head_dim,
+            window=n.layer_window(layer),
+            out_stride=self._partial_stride,
+            **into.fields(),
+        )
 
     def _feed_forward(self, layer: int) -> list[Op]:
         n, prefix = self.numbers, f"blk.{layer}."

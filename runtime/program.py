@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from .arena import Arena
 from .batch import PAGE_SIZE, Batch, Logits
 from .cache import KVCache
-from .kernels import records
 from .kernels.records import MAX_ROWS, RECORD_BYTES, STEP
 from .rope_table import RopeTables
 from .team import Team
@@ -70,7 +69,7 @@ class Program:
         rows: the ops for at most MAX_ROWS tokens.
         lanes: for more, ending in at most MAX_ROWS rows of logits.
         lanes_many: for more, ending in any number of logits.
-        logits: address and capacity (rows) of the logits.
+        logits: float32 (most rows of a step, vocab_size): where the ops put the logits.
     """
 
     def __init__(
@@ -93,7 +92,6 @@ class Program:
     ) -> None:
         self.num_pages, self.max_tokens = cache.num_pages, max_tokens
         self.max_logits = len(logits)
-        self.num_kernels = len(addresses)
         self._cache, self._arena, self._ropes, self._team = cache, arena, ropes, team
         self._logits, self._lanes, self._softcap = logits, num_lanes, final_softcap
         self._records = {
@@ -120,22 +118,13 @@ class Program:
         ):
             step[getattr(STEP, name) // 8] = value
 
-    @property
-    def arena_bytes(self) -> int:
-        """Bytes of activation memory, committed as far as steps have needed it."""
-        return self._arena.num_bytes
-
-    @property
-    def kv_bytes(self) -> int:
-        """Bytes of the KV cache, committed as far as it was used."""
-        return self._cache.num_bytes
-
     def run(self, batch: Batch) -> NDArray[np.float32]:
         """Run a batch: write its tokens' K and V into their pages, return the logits asked for.
 
         Returns:
             float32 (rows, vocab_size), rows in batch order; a view, valid until the next run.
         """
+        assert self._records, "the program was closed"
         count = batch.num_tokens
         assert 0 < count <= self.max_tokens, f"{count} tokens in a step of {self.max_tokens}"
         tables = self._check(batch)
@@ -214,8 +203,9 @@ class Program:
         return outputs + wanted
 
     def close(self) -> None:
-        """End the threads; the program can't run any more."""
+        """End the threads and let the memory go; the program can't run any more."""
         self._team.close()
-
-
-__all__ = ["Op", "OpList", "Program", "records"]
+        # The arena keeps views of the file: its map goes with the last of them.
+        self._records.clear()
+        self._arena.clear()
+        self._cache.close()

@@ -103,7 +103,11 @@ class Sampler:
         if p.temperature <= 0.0:
             index = int(c.logits.argmax())
         else:
-            scaled = (c.logits - highest) / np.float32(p.temperature)
+            # float32 has no 1e-308: the smallest normal number stands for it, and sends every other
+            # logit to -inf, which is what is meant.
+            temperature = max(np.float32(p.temperature), np.finfo(np.float32).tiny)
+            with np.errstate(over="ignore"):
+                scaled = (c.logits - highest) / temperature
             index = draw(np.exp(scaled), self._generator.random())
         return index if c.ids is None else int(c.ids[index])
 

@@ -7,6 +7,7 @@ import threading
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import ResourceError
 from .kernels.records import STEP
 
 
@@ -16,6 +17,9 @@ class Team:
     Args:
         run_program, work: addresses of the interpreter's two kernels.
         step: the step's header; its `num_threads`, `barrier` and `job` fields are the team's.
+
+    Raises:
+        ResourceError: the system does not give so many threads.
     """
 
     def __init__(
@@ -30,22 +34,31 @@ class Team:
         base = -(-self._memory.ctypes.data // 64) * 64
         for name, value in (("num_threads", num_threads), ("barrier", base), ("job", base + 128)):
             step[getattr(STEP, name) // 8] = value
-        self._threads = [
-            threading.Thread(
+        self._closed = False
+        self._threads: list[threading.Thread] = []
+        for i in range(1, num_threads):
+            thread = threading.Thread(
                 target=work_function, args=(step.ctypes.data, i), name=f"llamba-{i}", daemon=True
             )
-            for i in range(1, num_threads)
-        ]
-        for thread in self._threads:
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError as error:
+                self.close()
+                raise ResourceError(
+                    f"the system gives {i} of num_threads={num_threads} threads ({error}): "
+                    "pass a smaller num_threads"
+                ) from error
+            self._threads.append(thread)
 
     def run(self, program: int, num_ops: int) -> None:
         """Run the records at `program`, the last of which has a barrier."""
-        assert num_ops > 0 and self._threads is not None
+        assert num_ops > 0
+        assert not self._closed, "the first barrier would wait for threads that have ended"
         self._run(program, num_ops, self._step.ctypes.data)
 
     def close(self) -> None:
         """End the threads."""
+        self._closed = True
         threads, self._threads = self._threads, []
         if threads:
             self._run(0, 0, self._step.ctypes.data)

@@ -134,14 +134,15 @@ class Rig:
     def rows_input(
         self, q: NDArray[np.int8], step: NDArray[np.float32], order: int
     ) -> dict[str, int]:
-        """A matmul record's input fields: int8 (tokens, columns), scales (tokens, columns/16)."""
+        """A matmul record's input fields: int8 (tokens, columns), scales (tokens, groups)."""
         tokens, columns = q.shape
-        sums = step * q.reshape(tokens, -1, 16).sum(axis=2, dtype=np.int32).astype(np.float32)
+        group = columns // step.shape[1]
+        sums = step * q.reshape(tokens, -1, group).sum(axis=2, dtype=np.int32).astype(np.float32)
         return {
             "q": self.last(np.take(q, order_of(order, columns), axis=1)),
             "q_stride": columns,
             "scale": self.last(step),
-            "scale_stride": columns // 4,
+            "scale_stride": 4 * step.shape[1],
             "sums": self.last(sums),
         }
 

@@ -12,12 +12,16 @@ command line, LLAMBA_UPDATE_DOCS=1 writes the help texts anew instead of compari
 """
 
 import ast
+import doctest
+import importlib
+import inspect
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +29,7 @@ from pathlib import Path
 import click
 import pytest
 
+from llamba import LLM
 from llamba.cli.main import cli
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -77,9 +82,15 @@ ALL = blocks()
 PYTHON = [block for block in ALL if block.language == "python"]
 SHELL = [block for block in ALL if block.language in ("sh", "bash", "console")]
 RUN = [
-    pytest.param(block, marks=[pytest.mark.kernels, pytest.mark.slow] if block.model else [])
+    pytest.param(block, marks=[pytest.mark.kernels] if block.model else [])
     for block in ALL
     if block.mark.startswith("run")
+]
+EXAMPLES = [
+    path
+    for folder in ("quant", "models", "runtime", "cli")
+    for path in sorted((ROOT / folder).rglob("*.py"))
+    if re.search(r"^ +>>> ", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
 ]
 HELP = [block for block in ALL if block.mark.startswith("help: ")]
 
@@ -167,6 +178,25 @@ def test_marked_blocks_run(
         path = str(models(block.model))
         text, count = re.subn(name, lambda _: path, text)
         assert count, f"{block} is marked for {block.model} but does not name it"
+    execute(block, text, tmp_path, environment)
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.relative_to(ROOT).as_posix())
+def test_examples_in_docstrings_run(path: Path) -> None:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    result = doctest.testmod(importlib.import_module(".".join(("llamba", *parts))))
+    assert result.attempted and not result.failed
+
+
+@pytest.mark.kernels
+@pytest.mark.model("smollm2")
+def test_the_example_of_llm_runs(
+    tmp_path: Path, environment: dict[str, str], model_path: Path
+) -> None:
+    code = textwrap.dedent((inspect.getdoc(LLM) or "").partition("Example:\n")[2])
+    assert '"smollm2"' in code
+    text = "from llamba import LLM, SamplingParams\n" + code.replace("smollm2", str(model_path))
+    block = Block(ROOT / "runtime" / "llm.py", 0, "python", text, "run")
     execute(block, text, tmp_path, environment)
 
 

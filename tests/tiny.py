@@ -242,8 +242,8 @@ def write_tiny(
             near = 0.0 if name.endswith(".bias") else 1.0
             data = (near + 0.1 * rng.standard_normal(size)).astype(np.float32)
         else:
-            matrix = size if len(size) == 2 else (1, *size)
-            data = weight(rng, *matrix, chosen or weights).reshape(*size[:-1], -1)
+            rows, columns = size if len(size) == 2 else (1, *size)
+            data = weight(rng, rows, columns, chosen or weights).reshape(*size[:-1], -1)
         raw = GGMLQuantizationType[chosen or weights] if data.dtype == np.uint8 else None
         writer.add_tensor(name, data, raw_dtype=raw)
     writer.write_header_to_file()

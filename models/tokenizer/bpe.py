@@ -1,7 +1,7 @@
 """Byte-pair encoding by the merges of the file; bytes are spelled in GPT-2's alphabet.
 
-Plain Python with a cache of words. For a vocabulary of 152k tokens it is ready in 45 ms, where the
-`tokenizers` package takes 350 ms; 48 kB of text then take 20-60 ms against 22 ms.
+Plain Python with a cache of words. For a vocabulary of 152k tokens it takes about 95 ms of CPU to
+build, where the `tokenizers` package takes 355 ms; 48 kB of text then take 20-60 ms against 22 ms.
 """
 
 import re

@@ -106,9 +106,7 @@ class Vocabulary:
         self.bos_id = first(self._key_id("bos"), self._default_id(1, CONTROL))
         self.eos_id = first(self._key_id("eos"), self._default_id(2, CONTROL))
         self.unk_id = first(self._key_id("unknown"), self._default_id(0, UNKNOWN | CONTROL))
-        self.sep_id = self._key_id("seperator", "separator")
         self.pad_id = self._key_id("padding")
-        self.mask_id = self._key_id("mask")
         eot, eom = self._key_id("eot"), self._key_id("eom")
         self.eot_id = self._detect(EOT) if eot is None else eot
         self.eom_id = self._detect(EOM) if eom is None else eom

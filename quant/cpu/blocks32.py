@@ -151,14 +151,14 @@ def make_nibble_format(
     factor = np.float32(offset)
 
     @inline
-    def step(h, low, high, q_scale, sums, acc, more, accm):  # noqa: ANN001, ANN202
+    def step(h, low, high, q_scale, sums, acc, more, accm):
         s = even4(h, h)
         acc = fma_f32x16(to_f32x16(low), s * even4(q_scale, q_scale), acc)
         more = fma_f32x16(to_f32x16(high), s * odd4(q_scale, q_scale), more)
         return acc, more, fma_f32x8(pick(h, h), sums, accm)
 
     @inline
-    def dot_row(w, groups, q, scale, sums):  # noqa: ANN001, ANN202
+    def dot_row(w, groups, q, scale, sums):
         acc, more, accm = zero_f32x16(), zero_f32x16(), zero_f32x8()
         for _ in range(groups >> 2):
             low = dot_x16(zero_i32x16(), low4(w), load_i8x64(q))
@@ -192,7 +192,7 @@ def make_nibble_format(
     natural = shuffle("i8", 16, list(range(32)))
 
     @inline
-    def unpack_row(w, groups, u, scale, minima):  # noqa: ANN001, ANN202
+    def unpack_row(w, groups, u, scale, minima):
         for _ in range(groups):
             store_i8x32(u, natural(low1(w), high1(w)))
             store_f32(scale, load_f16(w))

@@ -12,18 +12,21 @@ from .simd import (
     address,
     convert,
     dot4_x16,
+    fma_f32x8,
     fma_f32x16,
     inline,
-    load_f32x16,
+    load_f32x8,
     load_i8x64,
     make,
     prefetch_ahead,
     shuffle,
     store_f32x8,
     store_i8x32,
+    sum_f32x8,
     sum_f32x16,
     to_f32x16,
     vec,
+    zero_f32x8,
     zero_f32x16,
     zero_i32x16,
 )
@@ -58,19 +61,15 @@ def _half_splat(index: int, count: int) -> Any:
 
 
 scale_bytes = make("scale_bytes", 1, lambda a: vec("i8", 16)(address), _scale_bytes)
-_d, _dmin = _half_splat(0, 16), _half_splat(1, 16)
 _d8, _dmin8 = _half_splat(0, 8), _half_splat(1, 8)
-_doubled = shuffle("i8", 16, [j // 2 for j in range(16)])
-_doubled_minima = shuffle("i8", 16, [8 + j // 2 for j in range(16)])
 _scales8 = shuffle("i8", 16, list(range(8)))
 _minima8 = shuffle("i8", 16, list(range(8, 16)))
-_to_i32x16 = convert("zext", vec("i8", 16), vec("i32", 16))
 _to_i32x8 = convert("zext", vec("i8", 8), vec("i32", 8))
 _to_f32x8 = convert("sitofp", vec("i32", 8), vec("f32", 8))
-_first = [[8 * c + g for g in (0, 1, 4, 5) for _ in range(4)] for c in range(2)]
-_second = [[8 * c + g for g in (2, 3, 6, 7) for _ in range(4)] for c in range(2)]
-_low0, _low1 = (shuffle("f32", 16, order) for order in _first)
-_high0, _high1 = (shuffle("f32", 16, order) for order in _second)
+_first = [[4 * c + g for g in (0, 2) for _ in range(8)] for c in range(2)]
+_second = [[4 * c + g for g in (1, 3) for _ in range(8)] for c in range(2)]
+_low0, _low1 = (shuffle("f32", 8, order) for order in _first)
+_high0, _high1 = (shuffle("f32", 8, order) for order in _second)
 _lower_half, _upper_half = (
     shuffle("i8", 64, list(range(32))),
     shuffle("i8", 64, list(range(32, 64))),
@@ -111,15 +110,15 @@ def make_k_format(block_bytes: int, first: int, high_bits: int | None) -> tuple[
     ahead = prefetch_ahead(block_bytes)
 
     @inline
-    def dot_row(w, groups, q, scale, sums):  # noqa: ANN001, ANN202
+    def dot_row(w, groups, q, scale, sums):
         # Two sums, so that one addition's latency is not the loop's.
-        acc, more, accm = zero_f32x16(), zero_f32x16(), zero_f32x16()
+        acc, more, accm = zero_f32x16(), zero_f32x16(), zero_f32x8()
         for _ in range(groups >> 3):
             ahead(w)
             h = scale_bytes(w)
-            s = to_f32x16(_to_i32x16(_doubled(h, h))) * (_d(w) * load_f32x16(scale))
-            m = to_f32x16(_to_i32x16(_doubled_minima(h, h))) * _dmin(w)
-            accm = fma_f32x16(m, load_f32x16(sums), accm)
+            s = _to_f32x8(_to_i32x8(_scales8(h, h))) * (_d8(w) * load_f32x8(scale))
+            m = _to_f32x8(_to_i32x8(_minima8(h, h))) * _dmin8(w)
+            accm = fma_f32x8(m, load_f32x8(sums), accm)
             d = dot4_x16(zero_i32x16(), low0(w), load_i8x64(q))
             acc = fma_f32x16(to_f32x16(d), _low0(s, s), acc)
             d = dot4_x16(zero_i32x16(), high0(w), load_i8x64(q + 64))
@@ -130,12 +129,12 @@ def make_k_format(block_bytes: int, first: int, high_bits: int | None) -> tuple[
             more = fma_f32x16(to_f32x16(d), _high1(s, s), more)
             w += block_bytes
             q += 256
-            scale += 64
-            sums += 64
-        return sum_f32x16(acc + more - accm)
+            scale += 32
+            sums += 32
+        return sum_f32x16(acc + more) - sum_f32x8(accm)
 
     @inline
-    def unpack_row(w, groups, u, scale, minima):  # noqa: ANN001, ANN202
+    def unpack_row(w, groups, u, scale, minima):
         for _ in range(groups >> 3):
             h = scale_bytes(w)
             store_f32x8(scale, _to_f32x8(_to_i32x8(_scales8(h, h))) * _d8(w))

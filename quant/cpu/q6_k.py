@@ -63,7 +63,7 @@ _s0, _s1, _s2, _s3 = (shuffle("f32", 16, [4 * i + j // 4 for j in range(16)]) fo
 
 
 @inline
-def dot_row(w, groups, q, scale, sums):  # noqa: ANN001, ANN201
+def dot_row(w, groups, q, scale, sums):
     """See CpuFormat."""
     acc, more, accm = zero_f32x16(), zero_f32x16(), zero_f32x16()
     for _ in range(groups >> 3):
@@ -87,7 +87,7 @@ def dot_row(w, groups, q, scale, sums):  # noqa: ANN001, ANN201
 
 
 @inline
-def unpack_row(w, groups, u, scale, minima):  # noqa: ANN001, ANN201
+def unpack_row(w, groups, u, scale, minima):
     """See CpuFormat."""
     for _ in range(groups >> 3):
         s = to_f32x16(_to_i32x16(load_i8x16(w + 192))) * fill_f32x16(load_f16(w + 208))

@@ -34,10 +34,10 @@ _BYTES = 34
 _ahead = prefetch_ahead(64)
 
 
-def _flipped(blocks: int):  # noqa: ANN202
+def _flipped(blocks: int):
     kind = vec("i8", 32 * blocks)
 
-    def code(b, sig, args):  # noqa: ANN001, ANN202
+    def code(b, sig, args):
         parts = [
             b.load(pointer(b, b.add(args[0], I64(2 + _BYTES * i))), align=1, typ=vec("i8", 32).llvm)
             for i in range(blocks)
@@ -61,7 +61,7 @@ _load_f32x2 = load("f32", 2)
 
 
 @inline
-def dot_row(w, groups, q, scale, sums):  # noqa: ANN001, ANN201
+def dot_row(w, groups, q, scale, sums):
     """See CpuFormat."""
     acc, accm = zero_f32x16(), zero_f32x4()
     for _ in range(groups >> 1):
@@ -85,7 +85,7 @@ def dot_row(w, groups, q, scale, sums):  # noqa: ANN001, ANN201
 
 
 @inline
-def unpack_row(w, groups, u, scale, minima):  # noqa: ANN001, ANN201
+def unpack_row(w, groups, u, scale, minima):
     """See CpuFormat."""
     for _ in range(groups):
         store_i8x32(u, _flipped1(w))

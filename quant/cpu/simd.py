@@ -378,7 +378,7 @@ exp_lanes = exp_f32x16 if LANES == 16 else exp(LANES)
 
 
 @inline
-def exp_f32(x):  # noqa: ANN001, ANN201
+def exp_f32(x):
     """e**x of a scalar, by the same code."""
     return sum_f32x4(exp_f32x4(fill_f32x4(x)) * _first_f32x4())
 

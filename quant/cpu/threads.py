@@ -87,3 +87,9 @@ yield_core = make("yield_core", 0, lambda a: types.int64(), _as(_yield))
 call_address = make(
     "call_address", 4, lambda a: types.int64(address, *[types.int64] * 3), _as(_call)
 )
+cycles = make(
+    "cycles",
+    0,
+    lambda a: types.int64(),
+    _as(lambda b: b.call(declare(b, "llvm.readcyclecounter", I64, []), [])),
+)

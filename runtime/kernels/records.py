@@ -14,7 +14,7 @@ _FIELD = 8
 def _offsets(name: str, fields: str) -> Any:
     names = fields.split()
     assert len(names) * _FIELD <= RECORD_BYTES
-    return namedtuple(name, names)(*(i * _FIELD for i in range(len(names))))  # noqa: PYI024
+    return namedtuple(name, names)(*(i * _FIELD for i in range(len(names))))
 
 
 # Every op begins so. `barrier`: 1 when all threads must be done before the next op starts.
@@ -24,7 +24,10 @@ _OP = "function barrier counter count_at "
 
 # Where an op puts quantized activations: see quant/cpu/activations.py. An order that no consumer
 # wants has address 0.
-_ACT = "act_columns act_natural act_pair32 act_pair16 act_scale act_sums act_float "
+_ACT = (
+    "act_columns act_natural act_pair16 act_scale act_sums act_pair32 act_pair_scale act_pair_sums "
+    "act_float "
+)
 
 OP = _offsets("Op", _OP)
 EMBED = _offsets("Embed", _OP + "weight row_bytes columns scale out out_stride")
@@ -32,7 +35,7 @@ NORM = _offsets("Norm", _OP + _ACT + "x x_stride weight eps columns")
 NORM_ADD = _offsets("NormAdd", _OP + "x x_stride weight eps columns y y_stride")
 MATMUL = _offsets(
     "Matmul",
-    _OP + "weight row_bytes num_rows columns chunk q q_stride scale scale_stride sums sums_stride "
+    _OP + "weight row_bytes num_rows columns chunk q q_stride scale scale_stride sums "
     "out out_stride bias residual softcap",
 )
 ROPE = _offsets(
@@ -43,11 +46,9 @@ ROPE = _offsets(
 ATTENTION = _offsets(
     "Attention",
     _OP + "q stride num_kv_heads group head_dim window softcap kv page_bytes head_bytes out "
-    "out_stride max_splits",
+    "out_stride",
 )
-COMBINE = _offsets(
-    "Combine", _OP + _ACT + "partial num_heads group head_dim window max_splits out out_stride"
-)
+COMBINE = _offsets("Combine", _OP + _ACT + "partial num_heads head_dim window out_stride")
 ACTIVATE = _offsets("Activate", _OP + _ACT + "gate up stride columns kind")
 GATHER = _offsets("Gather", _OP + "x x_stride columns out out_stride")
 ROPE_TABLE = _offsets("RopeTable", _OP + "table_at rope_dim out")
@@ -57,7 +58,7 @@ ROPE_TABLE = _offsets("RopeTable", _OP + "table_at rope_dim out")
 # logits are wanted: rows, or lane numbers counted through all blocks.
 STEP = _offsets(
     "Step",
-    "num_threads barrier job program num_ops scratch scratch_bytes num_tokens num_blocks "
+    "num_threads barrier job program num_ops patience scratch scratch_bytes num_tokens num_blocks "
     "num_outputs token_ids positions tables valid out_rows",
 )
 
@@ -81,6 +82,9 @@ ACTIVATION_ORDER = {
     "q6_k": NATURAL,
 }
 
+PAGE = 32  # KV positions in a page
 MAX_ROWS = 8  # tokens of a step that the row kernels take
-TILE_ROWS = 32  # weight rows that prefill unpacks at once
+# Weight rows that prefill unpacks at once: with 2 threads 32 divides the work of small matrices
+# more evenly than 64 and costs nothing measurable.
+TILE_ROWS = 32
 MAX_GROUP = 8  # query heads of one KV head that decode attention handles at once

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import time
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -16,11 +17,11 @@ from llamba.runtime.batch import Logits
 class FakeProgram:
     """Notes the batches; a token takes 0.1 ms."""
 
-    def __init__(self, num_pages=64, max_tokens=32):
+    def __init__(self, num_pages=64, max_tokens=32) -> None:
         self.num_pages, self.max_tokens, self.closed = num_pages, max_tokens, False
         self.ran = []
 
-    def run(self, batch):
+    def run(self, batch) -> np.ndarray:
         [segment] = batch.segments
         positions = segment.start + segment.num_tokens
         assert len(segment.block_table) == -(-positions // 32) <= self.num_pages
@@ -30,27 +31,27 @@ class FakeProgram:
         time.sleep(1e-4 * segment.num_tokens)
         return np.zeros((1, 10), np.float32)
 
-    def close(self):
+    def close(self) -> None:
         self.closed = True
 
 
-def test_prefill_in_chunks_logits_of_the_last_token_only():
+def test_prefill_in_chunks_logits_of_the_last_token_only() -> None:
     program = FakeProgram()
-    Bench(program, 10).measure(Case(70, 0), 1, warmup=False)
+    Bench(cast(Any, program), 10).measure(Case(70, 0), 1, warmup=False)
     none, last = Logits.NONE, Logits.LAST
     assert program.ran == [(0, 32, none), (32, 32, none), (64, 6, last)]
 
 
-def test_decode_after_a_depth_with_warmup():
+def test_decode_after_a_depth_with_warmup() -> None:
     program = FakeProgram()
-    Bench(program, 10).measure(Case(0, 3, depth=40), 2)
+    Bench(cast(Any, program), 10).measure(Case(0, 3, depth=40), 2)
     last = Logits.LAST
     depth = [(0, 32, Logits.NONE), (32, 8, last)]
     once = [(40, 1, last), (41, 1, last), (42, 1, last)]
     assert program.ran == [*depth, (40, 1, last), *once, *once]
 
 
-def test_numbers():
+def test_numbers() -> None:
     samples = Samples(Case(512, 0), [1_000_000_000, 2_000_000_000])
     assert samples.ts == [512.0, 256.0]
     assert (samples.avg_ts, samples.avg_ns) == (384.0, 1.5e9)
@@ -72,15 +73,15 @@ def test_numbers():
         ("8-24+8,1-8*2", [8, 16, 24, 1, 2, 4, 8]),
     ],
 )
-def test_lists_and_ranges(text, numbers):
+def test_lists_and_ranges(text, numbers) -> None:
     assert bench.NUMBERS.convert(text, None, None) == numbers
 
 
 @pytest.fixture
-def programs(monkeypatch):
+def programs(monkeypatch) -> list[tuple]:
     built = []
 
-    def build(weights, tests, num_threads, max_tokens, activations):
+    def build(weights, tests, num_threads, max_tokens, activations) -> FakeProgram:
         pages = max(test.num_pages for test in tests)
         built.append((num_threads, max_tokens, activations, FakeProgram(pages, max_tokens)))
         return built[-1][-1]
@@ -95,7 +96,7 @@ FIELDS = (
 ).split()
 
 
-def test_json_has_llama_benchs_fields(invoke, tiny_gguf, programs):
+def test_json_has_llama_benchs_fields(invoke, tiny_gguf, programs) -> None:
     path = str(tiny_gguf())
     result = invoke("bench", path, "-p", "8", "-n", "4", "-t", "1,2", "-r", "3", "--json")
     assert result.exit_code == 0, result.output
@@ -114,7 +115,7 @@ def test_json_has_llama_benchs_fields(invoke, tiny_gguf, programs):
     assert all(program.closed for *_, program in programs)
 
 
-def test_table_jsonl_csv(invoke, tiny_gguf, programs):
+def test_table_jsonl_csv(invoke, tiny_gguf, programs) -> None:
     path = str(tiny_gguf())
     short = ("-p", "8", "-n", "0", "-t", "1", "-r", "2")
     head, rule, row = invoke("bench", path, *short).stdout.splitlines()
@@ -128,7 +129,7 @@ def test_table_jsonl_csv(invoke, tiny_gguf, programs):
     assert next(csv.DictReader(io.StringIO(text)))["n_prompt"] == "8"
 
 
-def test_pairs_and_bad_values(invoke, tiny_gguf, programs):
+def test_pairs_and_bad_values(invoke, tiny_gguf, programs) -> None:
     path = str(tiny_gguf())
     result = invoke("bench", path, "-p", "0", "-n", "0", "-pg", "8,4", "-r", "1", "--json")
     [row] = json.loads(result.stdout)

@@ -2,6 +2,7 @@
 
 import json
 import os
+from typing import Any
 
 import pytest
 
@@ -16,24 +17,24 @@ posix = pytest.mark.skipif(os.name == "nt", reason="needs a POSIX terminal")
 SYSTEM = {"role": "system", "content": "Be brief."}
 
 
-def user(text):
+def user(text) -> dict[str, str]:
     return {"role": "user", "content": text}
 
 
-def assistant(text):
+def assistant(text) -> dict[str, str]:
     return {"role": "assistant", "content": text}
 
 
 @pytest.fixture
-def session(llm):
+def session(llm) -> Session:
     return Session(llm, "smollm2", SamplingParams())
 
 
-def say(session, *lines):
+def say(session, *lines) -> list[bool]:
     return [session.handle(line) for line in lines]
 
 
-def test_turns_are_kept(session, llm, capsys):
+def test_turns_are_kept(session, llm, capsys) -> None:
     llm.says = ["one", "two"]
     say(session, "first", "second")
     assert llm.messages == [user("first"), assistant("one"), user("second")]
@@ -41,7 +42,7 @@ def test_turns_are_kept(session, llm, capsys):
     assert session.conversation.turns[-1] == assistant("two")
 
 
-def test_regen_undo_clear(session, llm):
+def test_regen_undo_clear(session, llm) -> None:
     llm.says = ["one", "two", "three", "four"]
     say(session, "first", "second", "/regen")
     assert llm.messages == [user("first"), assistant("one"), user("second")]
@@ -52,17 +53,17 @@ def test_regen_undo_clear(session, llm):
     assert llm.messages == [SYSTEM, user("again")]
 
 
-def test_undo_and_regen_on_nothing(session, capsys):
+def test_undo_and_regen_on_nothing(session, capsys) -> None:
     say(session, "/undo", "/regen")
     assert "nothing" in capsys.readouterr().err
 
 
-def test_regen_with_a_seed_is_another_answer(session, llm):
+def test_regen_with_a_seed_is_another_answer(session, llm) -> None:
     say(session, "/set seed 5", "first", "/regen", "/regen")
     assert [call[2].seed for call in llm.calls] == [5, 6, 7]
 
 
-def test_system(session, llm, capsys):
+def test_system(session, llm, capsys) -> None:
     say(session, "/system Be brief.", "Hi")
     assert llm.messages == [SYSTEM, user("Hi")]
     say(session, "/system", "/system none", "/system")
@@ -71,7 +72,7 @@ def test_system(session, llm, capsys):
     assert session.conversation.system is None
 
 
-def test_set(session, capsys):
+def test_set(session, capsys) -> None:
     say(session, "/set temp 0.2", "/set top-k=7", '/set stop "a b" \\n', "/set seed 3")
     assert session.params == SamplingParams(temperature=0.2, top_k=7, stop=["a b", "\n"], seed=3)
     say(session, "/set seed none", "/set temperature default")
@@ -85,7 +86,7 @@ def test_set(session, capsys):
     assert session.params.top_p == 0.95
 
 
-def test_every_parameter_can_be_shown_and_set():
+def test_every_parameter_can_be_shown_and_set() -> None:
     params = SamplingParams()
     for line in show(params):
         name = line.split()[0]
@@ -98,7 +99,7 @@ def test_every_parameter_can_be_shown_and_set():
         change(params, "ignore_eos perhaps")
 
 
-def test_save_and_load(session, llm, tmp_path, capsys):
+def test_save_and_load(session, llm, tmp_path, capsys) -> None:
     path = tmp_path / "talk.json"
     llm.says = ["one", "two"]
     say(session, "/system Be brief.", "first", f"/save {path}", "/clear", "/system none")
@@ -114,7 +115,7 @@ def test_save_and_load(session, llm, tmp_path, capsys):
     "text",
     ["", "{}", "[1]", '[{"role":"user"}]', '{"messages": 3}', '[{"role":"x","content":""}]'],
 )
-def test_load_refuses_other_files_and_keeps_the_conversation(tmp_path, text):
+def test_load_refuses_other_files_and_keeps_the_conversation(tmp_path, text) -> None:
     path = tmp_path / "x.json"
     path.write_text(text, encoding="utf-8")
     conversation = Conversation("s", [user("kept")])
@@ -123,7 +124,7 @@ def test_load_refuses_other_files_and_keeps_the_conversation(tmp_path, text):
     assert conversation == Conversation("s", [user("kept")])
 
 
-def test_help_stats_multiline_exit(session, capsys):
+def test_help_stats_multiline_exit(session, capsys) -> None:
     assert say(session, "/help", "/stats", "Hi", "/stats", "/multiline", "/exit")[-1] is False
     err = capsys.readouterr().err
     assert "/regen" in err and "nothing was answered yet" in err
@@ -131,12 +132,12 @@ def test_help_stats_multiline_exit(session, capsys):
     assert session.multiline
 
 
-def test_slash_texts_that_are_no_commands_go_to_the_model(session, llm):
+def test_slash_texts_that_are_no_commands_go_to_the_model(session, llm) -> None:
     say(session, "/usr/bin/env is what?")
     assert llm.messages == [user("/usr/bin/env is what?")]
 
 
-def test_full_context_says_what_to_do_and_keeps_the_conversation(session, llm, capsys):
+def test_full_context_says_what_to_do_and_keeps_the_conversation(session, llm, capsys) -> None:
     llm.says = ["one", ContextLengthError("70 tokens, the context holds 64")]
     assert say(session, "first", "second") == [True, True]
     err = capsys.readouterr().err
@@ -144,27 +145,27 @@ def test_full_context_says_what_to_do_and_keeps_the_conversation(session, llm, c
     assert session.conversation.turns == [user("first"), assistant("one")]
 
 
-def test_context_full_while_answering(session, llm, capsys):
+def test_context_full_while_answering(session, llm, capsys) -> None:
     llm.context_length, llm.finish_reason = 3, "length"
     say(session, "Hi")
     assert "the context is full" in capsys.readouterr().err
 
 
-def test_errors_never_end_the_session(session, llm, capsys):
+def test_errors_never_end_the_session(session, llm, capsys) -> None:
     llm.says = [RuntimeError("boom"), "fine"]
     assert say(session, "first", "second") == [True, True]
     assert "boom" in capsys.readouterr().err
     assert session.conversation.turns == [user("second"), assistant("fine")]
 
 
-def test_failed_regen_keeps_the_old_answer(session, llm):
+def test_failed_regen_keeps_the_old_answer(session, llm) -> None:
     llm.says = ["one", RuntimeError("boom")]
     say(session, "first", "/regen")
     assert session.conversation.turns == [user("first"), assistant("one")]
 
 
 @posix
-def test_ctrl_c_keeps_the_partial_answer(session, llm, capsys):
+def test_ctrl_c_keeps_the_partial_answer(session, llm, capsys) -> None:
     llm.interrupt_after = 2
     say(session, "first")
     assert session.conversation.turns == [user("first"), assistant("Because of Rayleigh ")]
@@ -172,26 +173,26 @@ def test_ctrl_c_keeps_the_partial_answer(session, llm, capsys):
 
 
 @posix
-def test_ctrl_c_before_the_first_word_takes_the_question_back(session, llm):
+def test_ctrl_c_before_the_first_word_takes_the_question_back(session, llm) -> None:
     llm.interrupt_after = 0
     say(session, "first")
     assert session.conversation.turns == []
 
 
-def test_empty_stdin_exits_0_without_a_model(invoke, llm):
+def test_empty_stdin_exits_0_without_a_model(invoke, llm) -> None:
     result = invoke("chat", input="")
     assert (result.exit_code, result.output) == (0, "")
     assert not llm.opened
 
 
-def test_piped_stdin_is_one_prompt(invoke, llm):
+def test_piped_stdin_is_one_prompt(invoke, llm) -> None:
     result = invoke("chat", "smollm2", input="first line\nsecond line\n")
     assert (result.exit_code, result.stdout) == (0, "Because of Rayleigh scattering.\n")
     assert llm.messages == [user("first line\nsecond line")]
     assert llm.closed
 
 
-def test_piped_commands_are_carried_out(invoke, llm):
+def test_piped_commands_are_carried_out(invoke, llm) -> None:
     invoke("chat", input="/system Be brief.\nfirst\nline\n/regen\nmore\n/exit\nnever\n")
     assert len(llm.calls) == 3
     assert llm.messages[0] == SYSTEM
@@ -199,19 +200,19 @@ def test_piped_commands_are_carried_out(invoke, llm):
     assert entries("a\n\n/usr b\n/set\n") == ["a\n\n/usr b", "/set"]
 
 
-def test_piped_errors_have_an_exit_code(invoke, llm):
+def test_piped_errors_have_an_exit_code(invoke, llm) -> None:
     llm.says = [RuntimeError("boom")]
     assert invoke("chat", input="Hi").exit_code == 1
 
 
-def test_a_model_without_a_template_is_refused(invoke, llm):  # PAINS P29
+def test_a_model_without_a_template_is_refused(invoke, llm) -> None:  # PAINS P29
     llm.chat_template = None
     result = invoke("chat", "smollm2", input="Hi")
     assert result.exit_code == 2
     assert "no chat template" in result.stderr and "llamba run" in result.stderr
 
 
-def launch(says="['one', 'two', 'three']", args=(), **fields):
+def launch(says="['one', 'two', 'three']", args=(), **fields) -> Any:
     from terminal import Terminal
 
     more = "".join(f", {name}={value!r}" for name, value in fields.items())
@@ -223,13 +224,13 @@ def launch(says="['one', 'two', 'three']", args=(), **fields):
 
 
 @pytest.fixture
-def beside(monkeypatch):
+def beside(monkeypatch) -> None:
     """terminal.py is found beside this file."""
     monkeypatch.syspath_prepend(os.path.dirname(__file__))
 
 
 @posix
-def test_terminal_conversation(beside, tmp_path):
+def test_terminal_conversation(beside, tmp_path) -> None:
     with launch() as t:
         t.expect(">>> ")
         t.send("Hello")
@@ -265,7 +266,7 @@ def test_terminal_conversation(beside, tmp_path):
         [("/multiline", "enter"), ("first", "enter"), ("second", "alt-enter")],
     ],
 )
-def test_terminal_several_lines(beside, tmp_path, keys):
+def test_terminal_several_lines(beside, tmp_path, keys) -> None:
     with launch() as t:
         t.expect(">>> ")
         for text, key in keys:
@@ -283,7 +284,7 @@ def test_terminal_several_lines(beside, tmp_path, keys):
 
 @posix
 @pytest.mark.parametrize("args", [[], ["--plain"]])
-def test_terminal_ctrl_c_while_answering(beside, tmp_path, args):
+def test_terminal_ctrl_c_while_answering(beside, tmp_path, args) -> None:
     words = " ".join(f"w{i}" for i in range(200))
     with launch(says=repr([words, "after"]), args=args, pause_s=0.05) as t:
         t.expect(">>> ")
@@ -305,7 +306,7 @@ def test_terminal_ctrl_c_while_answering(beside, tmp_path, args):
 
 
 @posix
-def test_terminal_markdown(beside):
+def test_terminal_markdown(beside) -> None:
     says = ["# Title\n\nSome **bold** text and <b>html</b>.\n\n```python\nx = 1\n```\n\nEnd."]
     with launch(says=repr(says), pause_s=0.02) as t:
         t.expect(">>> ")

@@ -1,5 +1,6 @@
 """The group: what it costs to start, and how errors leave."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -8,18 +9,19 @@ import time
 import pytest
 
 from llamba import __version__
+from llamba.cli.console import fail
 from llamba.cli.main import COMMANDS, cli
-from llamba.errors import ContextLengthError, LlambaError, ModelNotFoundError
+from llamba.errors import ContextLengthError, LlambaError, ModelNotFoundError, ResourceError
 
 HEAVY = ("numba", "numpy", "rich", "prompt_toolkit", "tokenizers", "jinja2", "llvmlite", "gguf")
 
 
-def python(code, **kwargs):
+def python(code, **kwargs) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, **kwargs)
 
 
 @pytest.mark.parametrize("args", [["--version"], ["--help"], ["run", "--help"], ["chat", "--help"]])
-def test_help_and_version_import_nothing_heavy(args):
+def test_help_and_version_import_nothing_heavy(args) -> None:
     code = (
         "import sys; from llamba.cli.main import cli\n"
         f"try: cli.main({args!r}, prog_name='llamba')\n"
@@ -28,9 +30,9 @@ def test_help_and_version_import_nothing_heavy(args):
     assert python(code).stdout.splitlines()[-1] == "[]"
 
 
-def test_help_starts_quickly():
-    def seconds(code):
-        def once():
+def test_help_starts_quickly() -> None:
+    def seconds(code) -> float:
+        def once() -> float:
             started = time.perf_counter()
             python(code)
             return time.perf_counter() - started
@@ -42,12 +44,12 @@ def test_help_starts_quickly():
     assert seconds(main) - seconds("import click") < 0.1
 
 
-def test_version(invoke):
+def test_version(invoke) -> None:
     result = invoke("--version")
     assert (result.exit_code, result.stdout) == (0, f"llamba, version {__version__}\n")
 
 
-def test_every_command_of_the_table_exists_and_has_help(invoke):
+def test_every_command_of_the_table_exists_and_has_help(invoke) -> None:
     for name in COMMANDS:
         result = invoke(name, "--help")
         assert result.exit_code == 0, result.output
@@ -55,27 +57,28 @@ def test_every_command_of_the_table_exists_and_has_help(invoke):
     assert all(name in invoke("--help").stdout for name in COMMANDS)
 
 
-def test_reporting_commands_take_json():
+def test_reporting_commands_take_json() -> None:
     for name in COMMANDS:
         command = cli.get_command(None, name)  # type: ignore[arg-type]
+        assert command is not None
         options = {flag for p in command.params for flag in p.opts}
         assert "--json" in options or name == "chat", name
 
 
-def test_unknown_command_names_a_near_one(invoke):
+def test_unknown_command_names_a_near_one(invoke) -> None:
     result = invoke("chta")
     assert result.exit_code == 2
     assert result.stderr == "error: no command 'chta': did you mean chat? (see llamba --help)\n"
 
 
 @pytest.mark.parametrize("args", [["--nonsense"], ["run", "--temp", "x", "Hi"], ["show"]])
-def test_wrong_command_lines_are_one_line(invoke, args):
+def test_wrong_command_lines_are_one_line(invoke, args) -> None:
     result = invoke(*args)
     assert result.exit_code == 2
     assert result.stderr.startswith("error: ") and len(result.stderr.splitlines()) == 1
 
 
-def test_no_arguments_show_the_help(invoke):
+def test_no_arguments_show_the_help(invoke) -> None:
     assert "Commands:" in invoke().output
 
 
@@ -89,10 +92,10 @@ def test_no_arguments_show_the_help(invoke):
         (KeyboardInterrupt(), 130, ""),
         (ZeroDivisionError("by zero"), 1, "error: unexpected ZeroDivisionError: by zero"),
         (PermissionError(13, "Permission denied", "/x"), 1, "error: PermissionError"),
-        (MemoryError(), 1, "error: not enough memory"),
+        (MemoryError(), 7, "error: not enough memory"),
     ],
 )
-def test_errors_are_one_line_and_a_code(invoke, llm, error, code, text):
+def test_errors_are_one_line_and_a_code(invoke, llm, error, code, text) -> None:
     llm.says = [error]
     if isinstance(error, KeyboardInterrupt):
         llm.chat = lambda *_, **__: (_ for _ in ()).throw(error)
@@ -104,7 +107,7 @@ def test_errors_are_one_line_and_a_code(invoke, llm, error, code, text):
     assert llm.closed
 
 
-def test_traceback_for_those_who_ask(invoke, llm, monkeypatch):
+def test_traceback_for_those_who_ask(invoke, llm, monkeypatch) -> None:
     llm.says = [ZeroDivisionError("by zero")]
     assert "LLAMBA_DEBUG=1" in invoke("run", "Hi there").stderr
     monkeypatch.setenv("LLAMBA_DEBUG", "1")
@@ -112,7 +115,7 @@ def test_traceback_for_those_who_ask(invoke, llm, monkeypatch):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="pipes of POSIX")
-def test_broken_pipe_is_quiet(tmp_path):
+def test_broken_pipe_is_quiet(tmp_path) -> None:
     code = (
         "import sys\nfrom llamba.cli import main, doctor\n"
         "doctor.examine = lambda: {str(i): 'x' * 100 for i in range(100000)}\n"
@@ -126,7 +129,48 @@ def test_broken_pipe_is_quiet(tmp_path):
     assert result.stdout.splitlines()[-1] == "141"
 
 
-def test_module_is_the_command():
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device of Linux")
+@pytest.mark.parametrize("args", ["--help", "list --json"])
+def test_a_full_disk_is_one_line(tmp_path, args) -> None:
+    done = subprocess.run(
+        f"{sys.executable} -m llamba {args} > /dev/full",
+        shell=True,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "LLAMBA_CACHE": str(tmp_path)},
+    )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("error: can't write the output: No space left")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a POSIX shell's >&-")
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
+def test_closed_streams_are_no_fault(tmp_path, closed) -> None:
+    done = subprocess.run(
+        f"{sys.executable} -m llamba list {closed}",
+        shell=True,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "LLAMBA_CACHE": str(tmp_path)},
+    )
+    assert (done.returncode, "fault" in done.stderr) == (0, False)
+
+
+@pytest.mark.parametrize("error", [MemoryError("4 TiB"), OSError(errno.ENOMEM, "no")])
+def test_no_memory_is_a_resource_error(invoke, llm, error) -> None:
+    llm.says = [error]
+    result = invoke("run", "Hi", input="")
+    assert result.exit_code == ResourceError.exit_code
+    assert result.stderr.startswith("error: not enough memory: ")
+
+
+def test_errors_move_no_cursor(capsys) -> None:
+    fail("no file \x1b[31m.gguf\nhere \ufffd ü")
+    assert capsys.readouterr().err == "error: no file \\x1b[31m.gguf here \ufffd ü\n"
+
+
+def test_module_is_the_command() -> None:
     result = subprocess.run(
         [sys.executable, "-m", "llamba", "--version"], capture_output=True, text=True
     )

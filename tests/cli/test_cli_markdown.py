@@ -34,11 +34,16 @@ The end: 2 < 3 <b>bold</b>
 """
 
 
-def console(**kwargs):
+def shown(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def console(**kwargs) -> Console:
     return Console(file=io.StringIO(), width=60, height=12, color_system=None, **kwargs)
 
 
-def test_blocks_are_finished_when_the_next_one_starts():
+def test_blocks_are_finished_when_the_next_one_starts() -> None:
     assert split_finished("one\ntwo") == ("", "one\ntwo")
     assert split_finished("one\n\ntwo") == ("one\n\n", "two")
     assert split_finished("- a\n- b\n") == ("", "- a\n- b\n")
@@ -49,7 +54,7 @@ def test_blocks_are_finished_when_the_next_one_starts():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_streamed_equals_rendered_at_once(seed, monkeypatch):
+def test_streamed_equals_rendered_at_once(seed, monkeypatch) -> None:
     monkeypatch.setattr("llamba.cli.markdown.REFRESH_S", 0.0)
     rng = random.Random(seed)
     streamed = console(force_terminal=False)
@@ -62,14 +67,14 @@ def test_streamed_equals_rendered_at_once(seed, monkeypatch):
     whole = console()
     whole.print(render(TEXT))
 
-    def lines(c):
+    def lines(c) -> list[str]:
         text = "\n".join(line.rstrip() for line in c.file.getvalue().strip("\n").split("\n"))
         return re.sub("\n\n+", "\n\n", text).split("\n")
 
     assert lines(streamed) == lines(whole)
 
 
-def test_live_block_is_never_taller_than_the_screen(monkeypatch):
+def test_live_block_is_never_taller_than_the_screen(monkeypatch) -> None:
     monkeypatch.setattr("llamba.cli.markdown.REFRESH_S", 0.0)
     screen = console(force_terminal=True)
     with MarkdownStream(screen) as stream:
@@ -80,12 +85,12 @@ def test_live_block_is_never_taller_than_the_screen(monkeypatch):
                 stream.live._live_render._shape[1] <= 11
             )
         stream.write("```\n")
-    assert "line 0" in screen.file.getvalue()
+    assert "line 0" in shown(screen)
 
 
-def test_an_interrupted_stream_shows_what_it_had():
+def test_an_interrupted_stream_shows_what_it_had() -> None:
     screen = console(force_terminal=False)
     with pytest.raises(KeyboardInterrupt), MarkdownStream(screen) as stream:
         stream.write("half of **it")
         raise KeyboardInterrupt
-    assert "half of" in screen.file.getvalue()
+    assert "half of" in shown(screen)

@@ -9,12 +9,12 @@ from llamba.cli.progress import progress
 
 
 @pytest.fixture
-def no_delay(monkeypatch):
+def no_delay(monkeypatch) -> None:
     """Progress is shown at once."""
     monkeypatch.setattr("llamba.cli.progress.SHORT_S", 0.0)
 
 
-def test_pull(invoke, store, no_delay):
+def test_pull(invoke, store, no_delay) -> None:
     result = invoke("pull", "smollm2")
     assert result.exit_code == 0
     assert result.stdout == f"{store.models[0].path}\n"
@@ -24,12 +24,12 @@ def test_pull(invoke, store, no_delay):
     assert row == {"name": "smollm2", "path": str(store.models[0].path), "num_bytes": 3_000_000}
 
 
-def test_pull_of_an_unknown_name(invoke, store):
+def test_pull_of_an_unknown_name(invoke, store) -> None:
     result = invoke("pull", "nosuch")
     assert (result.exit_code, result.stderr) == (3, "error: no model 'nosuch'\n")
 
 
-def test_list(invoke, store):
+def test_list(invoke, store) -> None:
     result = invoke("list")
     assert result.stdout.splitlines()[1].split()[:4] == ["smollm2", "3.0", "MB", "catalogue"]
     assert "qwen2.5-coder-0.5b" in result.stderr  # what else there is
@@ -41,14 +41,14 @@ def test_list(invoke, store):
     assert result.stdout == "" and "no models" in result.stderr
 
 
-def test_rm(invoke, store):
+def test_rm(invoke, store) -> None:
     assert invoke("rm", "smollm2").exit_code == 0
     rows = json.loads(invoke("rm", "a", "b", "--json").stdout)
     assert rows == [{"name": "a", "num_bytes": 3_000_000}, {"name": "b", "num_bytes": 3_000_000}]
     assert store.removed == ["smollm2", "a", "b"]
 
 
-def test_progress_is_quiet_when_it_is_quick(capsys):
+def test_progress_is_quiet_when_it_is_quick(capsys) -> None:
     with progress("m") as update:
         update("verify", 0, 10)
         update("verify", 10, 10)
@@ -62,7 +62,7 @@ def test_progress_is_quiet_when_it_is_quick(capsys):
     ]
 
 
-def test_show(invoke, tiny_gguf):
+def test_show(invoke, tiny_gguf) -> None:
     path = str(tiny_gguf())
     text = invoke("show", path, "--tensors").stdout
     for part in ("architecture   llama", "parameters", "runs here      yes", "KV cache", "blk.0."):
@@ -77,7 +77,18 @@ def test_show(invoke, tiny_gguf):
     assert value["metadata"]["general.architecture"] == "llama"
 
 
-def test_show_of_a_file_that_is_not_one(invoke, tmp_path):
+@pytest.mark.parametrize("length", ["0", "-1", "99999999999"])
+def test_show_refuses_impossible_contexts(invoke, tiny_gguf, length) -> None:
+    result = invoke("show", str(tiny_gguf()), "-c", length)
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"error: -c {length}: must be a whole number from 1 to ")
+
+
+def test_an_empty_name_is_named(invoke) -> None:
+    assert "name is empty" in invoke("rm", "").stderr
+
+
+def test_show_of_a_file_that_is_not_one(invoke, tmp_path) -> None:
     path = tmp_path / "page.gguf"
     path.write_text("<!DOCTYPE html><html>", encoding="utf-8")
     for command in ("show", "bench"):
@@ -92,23 +103,23 @@ class Words:
 
     words = ["<s>", "Hello", "world", "\ufffd"]
 
-    def encode(self, text, *, add_special=True, parse_special=False):
+    def encode(self, text, *, add_special=True, parse_special=False) -> list[int]:
         ids = [self.words.index(word) for word in text.split()]
         return [0, *ids] if add_special else ids
 
-    def token_text(self, token_id):
+    def token_text(self, token_id) -> str:
         return self.words[token_id]
 
-    def token_bytes(self, token_id):
+    def token_bytes(self, token_id) -> bytes:
         return [b"", b"Hello", b"world", b"\xf0\x9f"][token_id]
 
 
 @pytest.fixture
-def words(monkeypatch):
+def words(monkeypatch) -> None:
     monkeypatch.setattr(loading, "open_tokenizer", lambda name: Words())
 
 
-def test_tokenize(invoke, words):
+def test_tokenize(invoke, words) -> None:
     result = invoke("tokenize", "m", "Hello world \ufffd")
     assert [line.split() for line in result.stdout.splitlines()] == [
         ["ID", "PIECE"],
@@ -128,7 +139,7 @@ def test_tokenize(invoke, words):
     assert json.loads(invoke("tokenize", "m", "--json", input="world").stdout) == [0, 2]
 
 
-def test_doctor(invoke, store, monkeypatch):
+def test_doctor(invoke, store, monkeypatch) -> None:
     value = json.loads(invoke("doctor", "--json").stdout)
     assert value["threads"] >= 1
     assert value["models"] == "1 (3.0 MB)"

@@ -10,11 +10,11 @@ pytestmark = [pytest.mark.kernels, pytest.mark.model("smollm2"), pytest.mark.tim
 
 
 @pytest.fixture(autouse=True)
-def private_cache():
+def private_cache() -> None:
     """The kernels that other tests compiled are used: overrides the private cache."""
 
 
-def llamba(*args, **kwargs):
+def llamba(*args, **kwargs) -> subprocess.CompletedProcess[str]:
     kwargs.setdefault("stdin", subprocess.DEVNULL)
     return subprocess.run(
         [sys.executable, "-m", "llamba", *map(str, args)],
@@ -25,7 +25,7 @@ def llamba(*args, **kwargs):
     )
 
 
-def test_run_answers(model_path):
+def test_run_answers(model_path) -> None:
     result = llamba(
         "run",
         "--raw",
@@ -41,15 +41,15 @@ def test_run_answers(model_path):
     assert "error" not in result.stderr
 
 
-def test_run_with_the_template(model_path):
+def test_run_with_the_template(model_path) -> None:
     result = llamba("run", model_path, "What is 2+2?", "--temp", 0, "-n", 40, "--stats")
     assert result.returncode == 0, result.stderr
     assert "4" in result.stdout and "<|im_end|>" not in result.stdout
     assert "tok/s" in result.stderr
 
 
-def test_run_json_and_seed(model_path):
-    def once(seed):
+def test_run_json_and_seed(model_path) -> None:
+    def once(seed) -> tuple[list[int], str, int]:
         result = llamba("run", model_path, "Tell a story.", "-n", 16, "-s", seed, "--json")
         value = json.loads(result.stdout)
         return value["token_ids"], value["finish_reason"], value["seed"]
@@ -58,14 +58,14 @@ def test_run_json_and_seed(model_path):
     assert once(42)[1:] == ("length", 42)
 
 
-def test_too_long_prompt_is_one_line(model_path):
+def test_too_long_prompt_is_one_line(model_path) -> None:
     result = llamba("run", model_path, "word " * 100, "-c", 64)
     assert result.returncode == 2
     assert len(result.stderr.strip().splitlines()) == 1
     assert result.stdout == ""
 
 
-def test_chat_runs_only_what_is_new(model_path):
+def test_chat_runs_only_what_is_new(model_path) -> None:
     result = llamba(
         "chat",
         model_path,
@@ -79,20 +79,20 @@ def test_chat_runs_only_what_is_new(model_path):
     assert "cached" in second and "cached" not in first
 
 
-def test_tokenize(model_path):
+def test_tokenize(model_path) -> None:
     assert json.loads(llamba("tokenize", model_path, "Hello world", "--json").stdout) == [
         19556,
         905,
     ]
 
 
-def test_bench(model_path):
+def test_bench(model_path) -> None:
     result = llamba("bench", model_path, "-p", 32, "-n", 4, "-r", 2, "--json")
     prefill, decode = json.loads(result.stdout)
     assert prefill["avg_ts"] > 0 and decode["avg_ts"] > 0
 
 
-def test_show(model_path):
+def test_show(model_path) -> None:
     value = json.loads(llamba("show", model_path, "--json").stdout)
     assert (value["architecture"], value["runs"]) == ("llama", True)
     assert value["has_chat_template"]

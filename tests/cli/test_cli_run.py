@@ -38,26 +38,26 @@ from llamba.runtime.request import SamplingParams
         (["a\nb.gguf"], "smollm2", "a\nb.gguf"),
     ],
 )
-def test_model_and_prompt_are_told_apart(arguments, model, text):
+def test_model_and_prompt_are_told_apart(arguments, model, text) -> None:
     question = split(arguments, None)
     assert (question.model, question.text, question.stdin) == (model, text, False)
 
 
-def test_unknown_model_before_a_quoted_prompt_is_an_error():
+def test_unknown_model_before_a_quoted_prompt_is_an_error() -> None:
     with pytest.raises(ModelNotFoundError, match="no model 'smolm2' .near: smollm2"):
         split(["smolm2", "Why is the sky blue?"], None)
 
 
-def test_model_option_leaves_all_arguments_to_the_prompt():
+def test_model_option_leaves_all_arguments_to_the_prompt() -> None:
     question = split(["smollm2", "is", "a", "model"], "x")
     assert (question.model, question.text) == ("x", "smollm2 is a model")
 
 
-def test_undecodable_arguments_become_replacement_characters():
+def test_undecodable_arguments_become_replacement_characters() -> None:
     assert split(["caf\udce9 au lait"], None).text == "caf\ufffd au lait"
 
 
-def test_answer_alone_on_stdout(invoke, llm):
+def test_answer_alone_on_stdout(invoke, llm) -> None:
     result = invoke("run", "Why is the sky blue?", "--stats", "-v")
     assert result.exit_code == 0
     assert result.stdout == "Because of Rayleigh scattering.\n"
@@ -67,7 +67,7 @@ def test_answer_alone_on_stdout(invoke, llm):
     assert llm.closed
 
 
-def test_prompt_from_stdin_files_and_words(invoke, llm, tmp_path):
+def test_prompt_from_stdin_files_and_words(invoke, llm, tmp_path) -> None:
     file = tmp_path / "note.txt"
     file.write_text("from a file\n", encoding="utf-8")
     invoke("run", "Summarise:", "-f", str(file), "-f", str(file), input="piped\n")
@@ -80,7 +80,7 @@ def test_prompt_from_stdin_files_and_words(invoke, llm, tmp_path):
     assert llm.messages[0]["content"] == "about\n\ndash"
 
 
-def test_no_prompt_is_a_usage_error_before_the_model_is_loaded(invoke, llm):
+def test_no_prompt_is_a_usage_error_before_the_model_is_loaded(invoke, llm) -> None:
     for args in (["run"], ["run", "smollm2"], ["run", "  "]):
         result = invoke(*args)
         assert result.exit_code == 2
@@ -89,7 +89,7 @@ def test_no_prompt_is_a_usage_error_before_the_model_is_loaded(invoke, llm):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="pipes of POSIX")
-def test_an_idle_pipe_does_not_hang(tmp_path):
+def test_an_idle_pipe_does_not_hang(tmp_path) -> None:
     code = (
         "import time; from llamba.cli import prompt\n"
         "q = prompt.Question('m', 'Hi', False)\n"
@@ -109,7 +109,7 @@ def test_an_idle_pipe_does_not_hang(tmp_path):
     process.wait()
 
 
-def test_system_message_and_engine_options(invoke, llm):
+def test_system_message_and_engine_options(invoke, llm) -> None:
     invoke("run", "Hi", "--system", "Be brief.", "-t", "2", "-c", "128", "--activations", "float32")
     assert llm.messages[0] == {"role": "system", "content": "Be brief."}
     assert llm.opened[0][1].given() == {
@@ -119,7 +119,7 @@ def test_system_message_and_engine_options(invoke, llm):
     }
 
 
-def test_raw_and_models_without_a_template(invoke, llm):
+def test_raw_and_models_without_a_template(invoke, llm) -> None:
     invoke("run", "--raw", "Once upon a time\n", input="")
     assert llm.calls[-1][:2] == ("generate", "Once upon a time\n")
     llm.chat_template = None  # PAINS P29: said aloud, never a template of our own
@@ -129,7 +129,7 @@ def test_raw_and_models_without_a_template(invoke, llm):
     assert result.stdout == "Because of Rayleigh scattering.\n"
 
 
-def test_json_is_one_object(invoke, llm):
+def test_json_is_one_object(invoke, llm) -> None:
     result = invoke("run", "Hi you", "--json")
     value = json.loads(result.stdout)
     assert value["text"] == "Because of Rayleigh scattering."
@@ -141,7 +141,7 @@ def test_json_is_one_object(invoke, llm):
     assert value["timings"]["predicted_per_second"] == pytest.approx(15)
 
 
-def test_sampling_options_reach_the_model(invoke, llm):
+def test_sampling_options_reach_the_model(invoke, llm) -> None:
     line = (
         "--temp 0 --top-k 5 --top-p 0.5 --min-p 0.1 --typical 0.9 --top-nsigma 1 "
         "--repeat-penalty 1.1 --repeat-last-n 32 --presence-penalty 0.1 --frequency-penalty 0.2 "
@@ -176,7 +176,7 @@ def test_sampling_options_reach_the_model(invoke, llm):
     )
 
 
-def test_defaults_are_the_librarys_and_the_help_tells_them(invoke, llm):
+def test_defaults_are_the_librarys_and_the_help_tells_them(invoke, llm) -> None:
     invoke("run", "Hi", "--temperature", "0.8", "--seed", "-1", "-n", "-1")
     assert llm.params == SamplingParams()
     for name, _, _, text in SAMPLING:
@@ -184,7 +184,7 @@ def test_defaults_are_the_librarys_and_the_help_tells_them(invoke, llm):
         assert text.endswith(f"[{-1 if default is None else default}]"), name
 
 
-def test_bad_parameters_are_refused_before_the_model_is_loaded(invoke, llm):
+def test_bad_parameters_are_refused_before_the_model_is_loaded(invoke, llm) -> None:
     for args in (["--temp", "-1"], ["--top-p", "nan"], ["-n", "-7"], ["--logit-bias", "x"]):
         result = invoke("run", "Hi", *args)
         assert result.exit_code == 2, args
@@ -192,7 +192,7 @@ def test_bad_parameters_are_refused_before_the_model_is_loaded(invoke, llm):
     assert not llm.opened
 
 
-def test_logit_bias_forms():
+def test_logit_bias_forms() -> None:
     assert parse_logit_bias("15043+1") == (15043, 1.0)
     assert parse_logit_bias("15043-1.5") == (15043, -1.5)
     assert parse_logit_bias("15043=-1") == (15043, -1.0)
@@ -202,20 +202,20 @@ def test_logit_bias_forms():
             parse_logit_bias(text)
 
 
-def test_escapes():
+def test_escapes() -> None:
     assert unescape(r"a\nb\t\\n\q") == "a\nb\t\\n\\q"
     values = sampling_values({"dry_sequence_breakers": ("none",), "stop": (), "seed": None})
     assert values == {"dry_sequence_breakers": []}
 
 
-def test_full_context_is_said(invoke, llm):
+def test_full_context_is_said(invoke, llm) -> None:
     llm.context_length, llm.finish_reason = 5, "length"
     result = invoke("run", "Hi")
     assert "the context of 5 tokens is full" in result.stderr
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
-def test_ctrl_c_keeps_what_was_said_and_exits_130(invoke, llm):
+def test_ctrl_c_keeps_what_was_said_and_exits_130(invoke, llm) -> None:
     llm.interrupt_after = 2
     result = invoke("run", "Hi")
     assert result.exit_code == 130
@@ -224,7 +224,7 @@ def test_ctrl_c_keeps_what_was_said_and_exits_130(invoke, llm):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
-def test_text_comes_while_it_is_generated():
+def test_text_comes_while_it_is_generated() -> None:
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); import conftest\n"
         "from llamba.cli import loading; from llamba.cli.main import main\n"
@@ -243,3 +243,14 @@ def test_text_comes_while_it_is_generated():
     assert (first + rest) == b"a b c d\n"
     assert len(first) < 4 and time.monotonic() - started > 0.3
     process.wait()
+
+
+def test_template_files_are_read_or_refused(invoke, llm, tmp_path) -> None:
+    file = tmp_path / "template.jinja"
+    file.write_bytes(b"\xd0\x00")
+    result = invoke("run", "Hi", "--chat-template-file", str(file), input="")
+    assert result.exit_code == 2
+    assert "template.jinja: it is not UTF-8 text" in result.stderr
+    result = invoke("run", "Hi", "--chat-template-file", str(file), "--chat-template", "x")
+    assert result.exit_code == 2
+    assert "give one of them" in result.stderr

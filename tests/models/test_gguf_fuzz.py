@@ -1,5 +1,6 @@
 """Fuzzing the container reader: success or LlambaError, at once, in little memory (P07, P11)."""
 
+import math
 import struct
 import time
 import tracemalloc
@@ -16,6 +17,7 @@ from llamba.models.gguf import GGUFFile
 
 def open_bounded(path: Path) -> None:
     """Open a hostile file and read all of it: success or LlambaError, quickly, in little memory."""
+    opened = math.inf
     for _ in range(3):
         tracemalloc.start()
         started = time.perf_counter()

@@ -1,5 +1,6 @@
 """Models of the hub, against a server of our own on this machine (HF_ENDPOINT)."""
 
+import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -10,7 +11,7 @@ import pytest
 from hub_server import COMMIT, Handler, Hub
 
 from llamba.errors import DownloadError, ModelError, ModelNotFoundError
-from llamba.models import cache_folder, hub, hub_cache, store, transfer
+from llamba.models import hub, hub_cache, store, transfer
 from llamba.models.gguf import GGUFFile
 from llamba.models.hub_names import Reference
 
@@ -183,7 +184,7 @@ def test_s6_disk_full(repo: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     class Usage:
         free = 1000
 
-    monkeypatch.setattr(cache_folder.shutil, "disk_usage", lambda path: Usage)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage)
     with pytest.raises(DownloadError, match="are free.*HF_HOME"):
         store.pull("hf:owner/repo")
     assert not repo.bodies()

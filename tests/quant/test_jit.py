@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from llamba.errors import KernelError
+from llamba.models.cache_folder import cache_dir
 from llamba.quant import jit
 from llamba.quant import target as target_module
 from llamba.quant.target import NAMED_TARGETS, Target, target
@@ -29,7 +31,6 @@ from llamba.quant import jit
 kernels, told = sys.argv[2:], []
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
-    missing = jit.missing(kernels)
     jit.load(kernels, progress=lambda done, total: told.append((done, total)))
     warned = [str(w.message) for w in caught]
 import numpy as np, rig
@@ -41,7 +42,7 @@ r.run("gather:gather_rows", GATHER, "num_outputs", x=r.last(x), x_stride=128, co
       out=out.at, out_stride=128)
 assert (out.array == x[[2, 0]]).all()
 numba = "numba" in sys.modules
-print(json.dumps({"told": told, "missing": missing, "warned": warned, "numba": numba}))
+print(json.dumps({"told": told, "warned": warned, "numba": numba}))
 """
 
 Run = Callable[..., dict[str, Any]]
@@ -69,7 +70,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache that a first process has filled; for copying."""
     cache = tmp_path_factory.mktemp("cache")
     first = finish(start(cache))
-    assert first["missing"] == KERNELS and not first["warned"]
+    assert not first["warned"]
     assert first["told"] == [[0, 2], [1, 2], [2, 2]]
     return cache
 
@@ -89,7 +90,7 @@ def test_a_second_process_compiles_nothing(cache: Path) -> None:
     before = [(f.name, f.read_bytes(), f.stat().st_mtime_ns) for f in objects(cache)]
     assert [name for name, _, _ in before] == sorted(f"{jit.symbol(k)}.o" for k in KERNELS)
     second = finish(start(cache))
-    assert second == {"told": [], "missing": [], "warned": [], "numba": False}
+    assert second == {"told": [], "warned": [], "numba": False}
     assert [(f.name, f.read_bytes(), f.stat().st_mtime_ns) for f in objects(cache)] == before
 
 
@@ -119,7 +120,7 @@ def test_a_damaged_file_is_compiled_again(cache: Path) -> None:
     good = first.read_bytes()
     first.write_bytes(flip(good))
     again = finish(start(cache))
-    assert again["told"] == [[0, 1], [1, 1]] and len(again["missing"]) == 1
+    assert again["told"] == [[0, 1], [1, 1]]
     assert first.read_bytes() == good  # compilation is deterministic
     assert finish(start(cache))["told"] == []
 
@@ -133,6 +134,46 @@ def test_damage_is_noticed(tmp_path: Path, how: str) -> None:
     file.write_bytes(DAMAGE[how](good))
     assert jit.read_object(tmp_path, KERNELS[0]) is None
     assert jit.read_object(tmp_path, KERNELS[1]) is None
+
+
+def test_a_full_disk_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OSError, match=f"No space left.*{tmp_path.name}"):
+        jit.write_object(tmp_path, KERNELS[0], b"code")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+def test_an_interrupt_ends_the_compilers(tmp_path: Path) -> None:
+    """SIGINT for the parent alone, as a supervisor sends it, within seconds of work."""
+    code = """
+import os, signal, sys, threading
+from llamba.quant import jit
+from llamba.quant.target import target
+
+class Slow(jit._Worker):
+    def compile(self, kernel):
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+        self.process.wait()  # for ever: it is told nothing
+        raise RuntimeError("killed")
+
+jit._Worker = Slow
+signal.signal(signal.SIGINT, signal.default_int_handler)
+try:
+    jit._compile(["a:b"], jit.Path(sys.argv[1]), target(), None)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout == "interrupted\n", done.stderr
 
 
 @pytest.mark.kernels
@@ -248,6 +289,34 @@ def test_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
     assert jit.cache_root() == Path("/c/.cache/llamba/kernels")
 
 
+def test_the_place_follows_the_rules_of_the_models(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both lie in one folder, whatever the variables hold."""
+    monkeypatch.chdir(tmp_path)
+    for variables in ({"LLAMBA_CACHE": "~/x"}, {"LLAMBA_CACHE": "x"}, {"XDG_CACHE_HOME": "x"}, {}):
+        for name in ("LLAMBA_CACHE", "XDG_CACHE_HOME"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        assert jit.cache_root() == cache_dir() / "kernels"
+
+
+def test_without_a_home_only_a_folder_of_our_own_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lies there is run, so that nobody else may have put it there."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    place = jit._homeless_folder.__wrapped__
+    ours = place()
+    assert ours.parent == tmp_path and ours.stat().st_mode & 0o777 == 0o700 and place() == ours
+    ours.chmod(0o777)
+    assert place() != ours
+    ours.rmdir()
+    ours.symlink_to(tmp_path)
+    assert place() != ours
+
+
 def test_old_directories_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LLAMBA_CACHE", str(tmp_path))
     ages = {"kept": 90, "fresh": 0, "recent": 20, "old": 40}  # days
@@ -320,6 +389,21 @@ def test_debugging_shows_all_of_it(fresh: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("LLAMBA_DEBUG", "1")
     with pytest.raises(KernelError, match=r"Traceback \(most recent call last\):\n"):
         jit.load(["runtime.kernels.cpu.gather:nothing"])
+
+
+@pytest.mark.kernels
+def test_the_folder_we_are_in_is_not_imported_from(
+    fresh: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (fresh / "numba.py").write_text("raise RuntimeError('somebody else')")
+    monkeypatch.chdir(fresh)
+    assert jit.load(KERNELS[:1])
+
+
+@pytest.mark.kernels
+def test_what_progress_raises_reaches_the_caller(fresh: Path) -> None:
+    with pytest.raises(ZeroDivisionError):
+        jit.load(KERNELS[:1], progress=lambda done, total: done and 1 / 0)  # type: ignore[arg-type]
 
 
 @pytest.mark.skipif(not shutil.which("false"), reason="needs the command `false`")

@@ -287,6 +287,19 @@ def test_a_failing_program_fails_its_request_only(fakes: SimpleNamespace) -> Non
         list(RequestStream(engine, [fakes.request("bad")]))
 
 
+def test_a_request_that_can_not_start_fails_alone(
+    fakes: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = fakes.engine(fakes.Program())
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.pages, "allocate", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            run_all(engine, [fakes.request("hello", max_tokens=3)])
+    assert engine.pages.num_used == 0
+    output = run_all(engine, [fakes.request("hello", max_tokens=3)])[0]
+    assert output.outputs[0].token_ids == alone(fakes, "hello", max_tokens=3).outputs[0].token_ids
+
+
 def test_logprobs_and_metrics(fakes: SimpleNamespace) -> None:
     output = alone(fakes, "hello", max_tokens=4, logprobs=3, temperature=1.0, seed=7)
     completion = output.outputs[0]

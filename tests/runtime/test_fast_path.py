@@ -100,7 +100,6 @@ def test_qwen(shared: Path, models: Models) -> None:
     check_model("qwen-0.5b", shared, models, by_token=False)
 
 
-@pytest.mark.slow
 @pytest.mark.model("qwen-1.5b")
 def test_qwen_large(shared: Path, models: Models) -> None:
     check_model("qwen-1.5b", shared, models, by_token=False)

@@ -34,7 +34,7 @@ def logits_of(draw: st.DrawFn) -> Logits:
     rng = np.random.default_rng(seed)
     logits = rng.normal(0, draw(st.sampled_from([0.0, 0.1, 1.0, 4.0])), size).astype(np.float32)
     if draw(st.booleans()):
-        logits = np.round(logits * 4) / 4  # ties
+        logits = (np.round(logits * 4) / 4).astype(np.float32)  # ties
     if draw(st.booleans()):
         logits[rng.random(size) < draw(st.sampled_from([0.1, 0.9]))] = -np.inf
     assume(bool((logits > -np.inf).any()))
@@ -94,7 +94,7 @@ def test_top_k(slow: ModuleType, logits: Logits, k: int) -> None:
 def test_top_k_of_a_real_vocabulary(size: int, ties: bool) -> None:
     rng = np.random.default_rng(size)
     logits = rng.normal(0, 3, size).astype(np.float32)
-    logits = np.round(logits * 2) / 2 if ties else logits
+    logits = (np.round(logits * 2) / 2).astype(np.float32) if ties else logits
     expected = np.lexsort((np.arange(size), -logits))
     for k in (1, 40, 1000, 20_000):
         assert (filters.top_indices(logits, k) == expected[:k]).all()

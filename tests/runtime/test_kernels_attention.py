@@ -302,13 +302,14 @@ def run_rows(
         tables=np.array([c[0].ctypes.data for c in cases], np.int64),
     )
     each = max(g for g in range(1, 9) if group % g == 0)
-    sizes = {"group": group, "head_dim": dim, "window": window, "max_splits": splits}
+    sizes = {"head_dim": dim, "window": window}
     r.run(
         f"attention:attention_rows_{each}",
         ATTENTION,
         q=r.last(q),
         stride=4 * heads * dim,
         num_kv_heads=kv_heads,
+        group=group,
         softcap=float(cap),
         out=partial.at,
         out_stride=splits * (dim + 16) * 4,

@@ -1,5 +1,6 @@
 """LLM: shapes of prompts and answers, checks at the door, streams, chat; then a real model."""
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -225,6 +226,13 @@ def test_close(llm: LLM, loaded: SimpleNamespace) -> None:
         llm.generate("hello")
 
 
+def test_a_forked_process_is_told(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    for stream in (False, True):
+        with pytest.raises(LlambaError, match="spawn"):
+            llm.generate("hello", stream=stream)
+
+
 def test_defaults_of_the_file(caplog: pytest.LogCaptureFixture) -> None:
     params = default_params(
         {
@@ -234,8 +242,10 @@ def test_defaults_of_the_file(caplog: pytest.LogCaptureFixture) -> None:
             "general.sampling.penalty_repeat": 1.05,
             "general.sampling.mirostat": 0,
             "general.sampling.top_p": 7.0,
+            "general.sampling.temperature": 0.9,
         }
     )
+    assert "general.sampling.temperature is ignored: temperature: given twice" in caplog.text
     assert (params.temperature, params.top_k, params.repeat_penalty) == (0.6, 20, 1.05)
     assert params.top_p == 0.95 and "general.sampling.top_p is ignored" in caplog.text
 

@@ -176,3 +176,11 @@ def test_logprobs(fakes: SimpleNamespace) -> None:
     assert list(top_logprobs(logits, chosen, 0, fakes.Tokenizer())) == [chosen]
     shown = top_logprobs(logits, fakes.EOS, 0, fakes.Tokenizer())[fakes.EOS].decoded_token
     assert shown == "<eos>"
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("temperature", [1e-308, 1e-45, 1e-39, 1e-30])
+def test_tiny_temperatures_are_greedy(temperature: float) -> None:
+    logits = np.array([1.0, 3.0, 2.0, -40.0], np.float32)
+    sampler = Sampler(SamplingParams(temperature=temperature, **OFF), seed=1)
+    assert sampler.sample(logits) == 1

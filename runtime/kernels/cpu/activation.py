@@ -31,7 +31,7 @@ _load, _store, _fill = load("f32", LANES), store("f32", LANES), fill("f32", LANE
 
 
 @inline
-def _gate(x, up, kind):  # noqa: ANN001, ANN202
+def _gate(x, up, kind):
     one = fill_f32x16(np.float32(1))
     if kind == 0:
         z = x * fill_f32x16(np.float32(-1))
@@ -41,7 +41,7 @@ def _gate(x, up, kind):  # noqa: ANN001, ANN202
 
 
 @inline
-def _gate_lanes(x, up, kind):  # noqa: ANN001, ANN202
+def _gate_lanes(x, up, kind):
     one = _fill(np.float32(1))
     if kind == 0:
         z = x * _fill(np.float32(-1))
@@ -51,7 +51,7 @@ def _gate_lanes(x, up, kind):  # noqa: ANN001, ANN202
 
 
 @kernel
-def activate_rows(op, step, thread):  # noqa: ANN001, ANN201
+def activate_rows(op, step, thread):
     """_PART columns of a token a piece of work."""
     tokens = load_i64(load_i64(op + ACTIVATE.count_at))
     columns, stride = load_i64(op + ACTIVATE.columns), load_i64(op + ACTIVATE.stride)
@@ -73,7 +73,7 @@ def activate_rows(op, step, thread):  # noqa: ANN001, ANN201
 
 
 @kernel
-def activate_lanes(op, step, thread):  # noqa: ANN001, ANN201
+def activate_lanes(op, step, thread):
     """_PART columns of a block of tokens a piece of work; without `up`, quantize only."""
     blocks = (load_i64(load_i64(op + ACTIVATE.count_at)) + LANES - 1) // LANES
     columns, stride = load_i64(op + ACTIVATE.columns), load_i64(op + ACTIVATE.stride)

@@ -31,17 +31,15 @@ from ....quant.cpu.simd import (
 )
 from ....quant.cpu.threads import atomic_add
 from ....quant.cpu.vector import F16, F32, I64, Builder, Registers, declare, pointer, splat, vec
-from ..records import ATTENTION, COMBINE, SPLIT_PAGES, STEP
+from ..records import ATTENTION, COMBINE, MAX_GROUP, PAGE, SPLIT_PAGES, STEP
 from .quantize import put_row
 
-PAGE = 32
-MAX_GROUP = 8  # query heads of one KV head handled at once: two accumulators each
 _LOW = np.float32(-1e30)
 _int = types.int64
 
 
 @inline
-def cap_scores(v, cap):  # noqa: ANN001, ANN201
+def cap_scores(v, cap):
     """cap * tanh(v / cap) of 16 scores."""
     two, one = fill_f32x16(np.float32(2)), fill_f32x16(np.float32(1))
     e = exp_f32x16(v * fill_f32x16(np.float32(2) / cap))
@@ -122,7 +120,7 @@ def _make_group(group: int) -> Any:
     read = make("read", 3, lambda a: pair(_int, _int, _int), read_code)
 
     @inline
-    def softmax_page(scores, first, last, cap, state, decay):  # noqa: ANN001, ANN202
+    def softmax_page(scores, first, last, cap, state, decay):
         """Scores of 32 slots a head -> weights, in place; slots outside first..last get 0."""
         for g in range(group):
             s = scores + g * PAGE * 4
@@ -146,7 +144,7 @@ def _make_group(group: int) -> Any:
             store_f32(state + 8 * g + 4, load_f32(state + 8 * g + 4) * c + sum_f32x16(a + b))
 
     @kernel
-    def attention_rows(op, step, thread):  # noqa: ANN001, ANN202
+    def attention_rows(op, step, thread):
         tokens = load_i64(load_i64(op + ATTENTION.count_at))
         kv_heads = load_i64(op + ATTENTION.num_kv_heads)
         heads_each = load_i64(op + ATTENTION.group)  # of one KV head, a multiple of `group`
@@ -215,7 +213,7 @@ for _group in range(1, MAX_GROUP + 1):
 
 
 @kernel
-def combine_rows(op, step, thread):  # noqa: ANN001, ANN201
+def combine_rows(op, step, thread):
     """Merge each head's pieces and quantize; 256 columns of a token are a piece of work."""
     tokens = load_i64(load_i64(op + COMBINE.count_at))
     dim, heads = load_i64(op + COMBINE.head_dim), load_i64(op + COMBINE.num_heads)

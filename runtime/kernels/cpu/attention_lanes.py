@@ -31,10 +31,8 @@ from ....quant.cpu.simd import (
 )
 from ....quant.cpu.threads import atomic_add
 from ....quant.cpu.vector import F32, I64, Builder, Registers, declare, pointer, splat, vec
-from ..records import ATTENTION, STEP
-from .quantize import put_row  # noqa: F401  (same record prefix)
+from ..records import ATTENTION, PAGE, STEP
 
-PAGE = 32
 _LOW = np.float32(-1e30)
 _int = types.int64
 _float = vec("f32", LANES)
@@ -47,7 +45,7 @@ _load, _store, _zero, _fill = (
     fill("f32", LANES),
 )
 _max, _fma = maximum(LANES), fma(LANES)
-_fill_int, _load_int = fill("i32", LANES), load("i32", LANES)
+_fill_int = fill("i32", LANES)
 
 
 def _step_code(b: Builder, sig: Any, args: Any) -> Any:
@@ -101,20 +99,20 @@ _lane = make(
 
 
 @inline
-def _widen(source, target, count):  # noqa: ANN001, ANN202
+def _widen(source, target, count):
     for i in range(0, count, 16):
         store_f32x16(target + 4 * i, widen_f16x16(load_f16x16(source + 2 * i)))
 
 
 @inline
-def _cap(v, cap):  # noqa: ANN001, ANN202
+def _cap(v, cap):
     one, two = _fill(np.float32(1)), _fill(np.float32(2))
     e = exp_lanes(v * _fill(np.float32(2) / cap))
     return (one - two / (e + one)) * _fill(cap)
 
 
 @kernel
-def attention_lanes(op, step, thread):  # noqa: ANN001, ANN201
+def attention_lanes(op, step, thread):
     """A KV head of a block of LANES queries a piece of work, the longest first."""
     blocks = load_i64(step + STEP.num_blocks)
     kv_heads, group = load_i64(op + ATTENTION.num_kv_heads), load_i64(op + ATTENTION.group)

@@ -20,7 +20,7 @@ from .formats import EXPAND
 
 def _make(expand: Any) -> tuple[Any, Any]:
     @kernel
-    def embed_rows(op, step, thread):  # noqa: ANN001, ANN202
+    def embed_rows(op, step, thread):
         count = load_i64(load_i64(op + EMBED.count_at))
         columns = load_i64(op + EMBED.columns)
         weight = load_i64(op + EMBED.weight)
@@ -37,7 +37,7 @@ def _make(expand: Any) -> tuple[Any, Any]:
                 store_f32x16(out + 4 * i, load_f32x16(out + 4 * i) * scale)
 
     @kernel
-    def embed_lanes(op, step, thread):  # noqa: ANN001, ANN202
+    def embed_lanes(op, step, thread):
         count = load_i64(load_i64(op + EMBED.count_at))
         columns = load_i64(op + EMBED.columns)
         weight = load_i64(op + EMBED.weight)

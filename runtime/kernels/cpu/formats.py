@@ -43,7 +43,7 @@ def _make_expand(fmt: CpuFormat) -> Any:
     unpack, group, offset = fmt.unpack_row, fmt.group, float(fmt.offset)
 
     @inline
-    def expand(w, columns, out, scratch):  # noqa: ANN001, ANN202
+    def expand(w, columns, out, scratch):
         scale = scratch + columns
         minima = scale + columns // group * 4
         unpack(w, columns >> 5, scratch, scale, minima)
@@ -61,19 +61,19 @@ def _make_expand(fmt: CpuFormat) -> Any:
 
 
 @inline
-def _expand_f32(w, columns, out, scratch):  # noqa: ANN001, ANN202
+def _expand_f32(w, columns, out, scratch):
     for i in range(0, columns, 16):
         store_f32x16(out + 4 * i, load_f32x16(w + 4 * i))
 
 
 @inline
-def _expand_f16(w, columns, out, scratch):  # noqa: ANN001, ANN202
+def _expand_f16(w, columns, out, scratch):
     for i in range(0, columns, 16):
         store_f32x16(out + 4 * i, widen_f16x16(load_f16x16(w + 2 * i)))
 
 
 @inline
-def _expand_bf16(w, columns, out, scratch):  # noqa: ANN001, ANN202
+def _expand_bf16(w, columns, out, scratch):
     for i in range(0, columns, 16):
         store_f32x16(out + 4 * i, _as_float(_up16(_widen_i16(load_i16x16(w + 2 * i)))))
 

@@ -12,11 +12,10 @@ from ....quant.cpu.simd import (
 from ....quant.cpu.threads import atomic_add
 from ..records import GATHER, STEP
 from .lanes import transpose_block
-from .matmul import soft_cap  # noqa: F401
 
 
 @kernel
-def gather_rows(op, step, thread):  # noqa: ANN001, ANN201
+def gather_rows(op, step, thread):
     """Rows -> rows, a token a piece of work."""
     count, columns = load_i64(load_i64(op + GATHER.count_at)), load_i64(op + GATHER.columns)
     while True:
@@ -31,7 +30,7 @@ def gather_rows(op, step, thread):  # noqa: ANN001, ANN201
 
 
 @kernel
-def gather_lanes(op, step, thread):  # noqa: ANN001, ANN201
+def gather_lanes(op, step, thread):
     """Lanes -> rows."""
     count, columns = load_i64(load_i64(op + GATHER.count_at)), load_i64(op + GATHER.columns)
     while True:
@@ -46,7 +45,7 @@ def gather_lanes(op, step, thread):  # noqa: ANN001, ANN201
 
 
 @kernel
-def pack_lanes(op, step, thread):  # noqa: ANN001, ANN201
+def pack_lanes(op, step, thread):
     """Lanes -> fewer lanes: the wanted tokens, packed; unused lanes of the last block are 0."""
     count, columns = load_i64(load_i64(op + GATHER.count_at)), load_i64(op + GATHER.columns)
     padded = (count + LANES - 1) // LANES * LANES
@@ -66,7 +65,7 @@ def pack_lanes(op, step, thread):  # noqa: ANN001, ANN201
 
 
 @kernel
-def unpack_lanes(op, step, thread):  # noqa: ANN001, ANN201
+def unpack_lanes(op, step, thread):
     """[block][columns][LANES] -> rows of out_stride bytes: logits; 1024 columns a piece of work."""
     count, columns = load_i64(load_i64(op + GATHER.count_at)), load_i64(op + GATHER.columns)
     blocks, parts = (count + LANES - 1) // LANES, (columns + 1023) // 1024

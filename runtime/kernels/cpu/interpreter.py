@@ -15,6 +15,7 @@ from ....quant.cpu.threads import (
     atomic_load,
     atomic_store,
     call_address,
+    cycles,
     park,
     pause,
     wake,
@@ -22,40 +23,51 @@ from ....quant.cpu.threads import (
 )
 from ..records import OP, RECORD_BYTES, STEP
 
-# A barrier takes about 75 ns when all are there. After this many pauses (about 25 ns each) somebody
+# A barrier takes about 75 ns when all are there. After so many pauses (about 25 ns each) somebody
 # else must be running on a core that we wait for, perhaps ours: give it away between looks. Threads
 # of the team that share a core wait so in every barrier: then give way sooner, until it is not
-# needed. One busy process on one of two cores leaves 50 % of the decode rate, 11 % without this.
-_SPINS, _FEW_SPINS = 4000, 60
+# needed. But a core that is long in coming back was taken by another process, for a time slice:
+# then wait rather than give it away. With one busy process on one of two cores, half of the decode
+# rate remains so; a fixed number of pauses left a tenth.
+_SPINS, _FEW_SPINS, _MANY_SPINS = 4000, 60, 40000
+_LONG = 500_000  # cycles that a time slice takes and a turn of the team's own does not
 # How long an idle thread looks for the next step before it sleeps: about 50 us.
 _IDLE_SPINS = 2000
 
 
 @inline
-def _barrier(at, num_threads, generation, patience):  # noqa: ANN001, ANN202
+def _barrier(at, num_threads, generation, patience):
     """Sense barrier: arrivals at `at`, generation a cache line on; returns the new patience."""
     if atomic_add(at, 1) == num_threads - 1:
         atomic_store(at, 0)
         atomic_store(at + 64, generation + 1)
     else:
         spins = 0
+        taken = False
         while atomic_load(at + 64) == generation:
             pause()
             spins += 1
             if spins > patience:
+                before = cycles()
                 yield_core()
+                if cycles() - before > _LONG:
+                    taken = True
+        if taken:
+            return _MANY_SPINS
         if spins > patience:
             return _FEW_SPINS
+    if patience > _SPINS:
+        return patience - 32
     return min(_SPINS, patience * 2)
 
 
 @inline
-def _walk(step, thread):  # noqa: ANN001, ANN202
+def _walk(step, thread, patience):
+    """Take part in a job; returns the patience for the next."""
     num_threads = load_i64(step + STEP.num_threads)
     barrier = load_i64(step + STEP.barrier)
     program = load_i64(step + STEP.program)
     generation = atomic_load(barrier + 64)
-    patience = _SPINS
     for i in range(load_i64(step + STEP.num_ops)):
         op = program + i * RECORD_BYTES
         call_address(load_i64(op + OP.function), op, step, thread)
@@ -63,10 +75,11 @@ def _walk(step, thread):  # noqa: ANN001, ANN202
             if num_threads > 1:
                 patience = _barrier(barrier, num_threads, generation, patience)
                 generation += 1
+    return patience
 
 
 @kernel
-def run_program(program, num_ops, step):  # noqa: ANN001, ANN201
+def run_program(program, num_ops, step):
     """Run `num_ops` records, the last with a barrier, as thread 0 of the team; no ops ends it."""
     job = load_i64(step + STEP.job)
     store_i64(step + STEP.program, program)
@@ -74,18 +87,18 @@ def run_program(program, num_ops, step):  # noqa: ANN001, ANN201
     atomic_add(job, 1)
     if atomic_load(job + 64) > 0:
         wake(job)
-    _walk(step, 0)
+    store_i64(step + STEP.patience, _walk(step, 0, max(_FEW_SPINS, load_i64(step + STEP.patience))))
     return 0
 
 
 @kernel
-def work(step, thread):  # noqa: ANN001, ANN201
+def work(step, thread):
     """The life of another thread: wait for the next job, take part in it; until one has no ops.
 
     At STEP.job lies the number of the job, a cache line further how many threads sleep.
     """
     job = load_i64(step + STEP.job)
-    last = 0
+    last, patience = 0, _SPINS
     while True:
         spins = 0
         while atomic_load(job) == last:
@@ -98,4 +111,4 @@ def work(step, thread):  # noqa: ANN001, ANN201
         last = atomic_load(job)
         if load_i64(step + STEP.num_ops) == 0:
             return 0
-        _walk(step, thread)
+        patience = _walk(step, thread, patience)

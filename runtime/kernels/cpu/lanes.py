@@ -56,7 +56,7 @@ _reciprocal = make(
 
 
 @inline
-def quantize_lanes(x, q, scale, sums):  # noqa: ANN001, ANN201
+def quantize_lanes(x, q, scale, sums):
     """32 columns at x, [32][LANES] float32 -> int8 [8][LANES][4], a scale and two sums a lane."""
     largest = zero_v()
     for i in range(32):
@@ -81,7 +81,7 @@ def quantize_lanes(x, q, scale, sums):  # noqa: ANN001, ANN201
 
 
 @inline
-def put_lanes(op, block, start, x):  # noqa: ANN001, ANN201
+def put_lanes(op, block, start, x):
     """Quantize 32 columns from `start` of a token block, [32][LANES] at x, as the record asks."""
     columns = load_i64(op + NORM.act_columns)
     natural = load_i64(op + NORM.act_natural)

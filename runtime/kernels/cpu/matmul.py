@@ -26,7 +26,7 @@ from .formats import EXPAND, QUANTIZED
 
 
 @inline
-def share(op, num_rows, num_threads, thread, turn):  # noqa: ANN001, ANN201
+def share(op, num_rows, num_threads, thread, turn):
     """(first row, end, counter) of the part that a thread works on in its turn: first its own.
 
     A thread's part is contiguous, since DRAM gives a long stream half as much again as short
@@ -39,7 +39,7 @@ def share(op, num_rows, num_threads, thread, turn):  # noqa: ANN001, ANN201
 
 
 @inline
-def soft_cap(v, cap):  # noqa: ANN001, ANN201
+def soft_cap(v, cap):
     """cap * tanh(v / cap); v itself when cap is 0."""
     if cap == np.float32(0):
         return v
@@ -48,7 +48,7 @@ def soft_cap(v, cap):  # noqa: ANN001, ANN201
 
 
 @inline
-def _put(op, token, row, value):  # noqa: ANN001, ANN202
+def _put(op, token, row, value):
     bias = load_i64(op + MATMUL.bias)
     at = load_i64(op + MATMUL.out) + token * load_i64(op + MATMUL.out_stride) + 4 * row
     if bias != 0:
@@ -60,7 +60,7 @@ def _put(op, token, row, value):  # noqa: ANN001, ANN202
 
 def _make_rows(dot_row: Any) -> Any:
     @kernel
-    def matmul_rows(op, step, thread):  # noqa: ANN001, ANN202
+    def matmul_rows(op, step, thread):
         tokens = load_i64(load_i64(op + MATMUL.count_at))
         num_rows, chunk = load_i64(op + MATMUL.num_rows), load_i64(op + MATMUL.chunk)
         weight, row_bytes = load_i64(op + MATMUL.weight), load_i64(op + MATMUL.row_bytes)
@@ -89,7 +89,7 @@ def _make_float_rows(expand: Any) -> Any:
     """The same with float32 activations: the exact path, and the float formats."""
 
     @kernel
-    def matmul_float_rows(op, step, thread):  # noqa: ANN001, ANN202
+    def matmul_float_rows(op, step, thread):
         tokens = load_i64(load_i64(op + MATMUL.count_at))
         num_rows, chunk = load_i64(op + MATMUL.num_rows), load_i64(op + MATMUL.chunk)
         weight, row_bytes = load_i64(op + MATMUL.weight), load_i64(op + MATMUL.row_bytes)

@@ -43,15 +43,12 @@ from ....quant.cpu.vector import (
     splat,
     vec,
 )
-from ..records import MATMUL, STEP
+from ..records import MATMUL, STEP, TILE_ROWS
 from .formats import EXPAND, QUANTIZED
 from .matmul import share
 
 # Accumulators of one micro kernel: with LANES = 16 there are 32 registers, with 8 there are 16.
 ROWS = 8 if LANES == 16 else 4
-# Weight rows unpacked at once; with 2 threads 32 divides the work of small matrices more evenly
-# than 64 and costs nothing measurable.
-TILE_ROWS = 32
 
 _float = vec("f32", LANES)
 _ints = Registers(vec("i32", LANES), ROWS)
@@ -171,7 +168,7 @@ _to_float = make(
 
 
 @inline
-def _finish(op, row, count, block, tile):  # noqa: ANN001, ANN202
+def _finish(op, row, count, block, tile):
     """Bias and residual addition of `count` (at most ROWS) x LANES results, into place."""
     bias = load_i64(op + MATMUL.bias)
     out = load_i64(op + MATMUL.out) + (block * load_i64(op + MATMUL.out_stride) + row) * LANES * 4
@@ -196,7 +193,7 @@ def _make_lanes(fmt: CpuFormat) -> Any:
     parts = 32 // group
 
     @inline
-    def place(u, scale, minima, groups, row, tile, tile_scale, tile_minima):  # noqa: ANN001, ANN202
+    def place(u, scale, minima, groups, row, tile, tile_scale, tile_minima):
         """An unpacked row into its place among ROWS: [group of 32][row][32], scales [..][row]."""
         for g in range(groups):
             store_i8x32(tile + (g * ROWS + row) * 32, load_i8x32(u + g * 32))
@@ -206,7 +203,7 @@ def _make_lanes(fmt: CpuFormat) -> Any:
                 store_f32(tile_minima + (g * ROWS + row) * 4, load_f32(minima + 4 * g))
 
     @inline
-    def micro(u, groups, scales, minima, q, a_scale, a_sums, out):  # noqa: ANN001, ANN202
+    def micro(u, groups, scales, minima, q, a_scale, a_sums, out):
         total = _zero_floats()
         for _ in range(groups):
             factor = _load(a_scale)
@@ -227,7 +224,7 @@ def _make_lanes(fmt: CpuFormat) -> Any:
         _write(total, out)
 
     @kernel
-    def matmul_lanes(op, step, thread):  # noqa: ANN001, ANN202
+    def matmul_lanes(op, step, thread):
         blocks = (load_i64(load_i64(op + MATMUL.count_at)) + LANES - 1) // LANES
         num_rows = load_i64(op + MATMUL.num_rows)
         weight, row_bytes = load_i64(op + MATMUL.weight), load_i64(op + MATMUL.row_bytes)
@@ -291,7 +288,7 @@ def _make_float_lanes(expand: Any) -> Any:
     """The same with float32 activations, [columns][LANES]."""
 
     @kernel
-    def matmul_float_lanes(op, step, thread):  # noqa: ANN001, ANN202
+    def matmul_float_lanes(op, step, thread):
         blocks = (load_i64(load_i64(op + MATMUL.count_at)) + LANES - 1) // LANES
         num_rows = load_i64(op + MATMUL.num_rows)
         weight, row_bytes = load_i64(op + MATMUL.weight), load_i64(op + MATMUL.row_bytes)

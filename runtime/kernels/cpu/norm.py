@@ -41,7 +41,7 @@ _sqrt = call(f"llvm.sqrt.v{LANES}f32", vec("f32", LANES), 1)
 
 
 @inline
-def inverse_rms(x, columns, eps):  # noqa: ANN001, ANN201
+def inverse_rms(x, columns, eps):
     """1 / sqrt(mean(x^2) + eps) of `columns` values (a multiple of 16) at address x."""
     acc = zero_f32x16()
     for i in range(0, columns, 16):
@@ -51,7 +51,7 @@ def inverse_rms(x, columns, eps):  # noqa: ANN001, ANN201
 
 
 @kernel
-def norm_rows(op, step, thread):  # noqa: ANN001, ANN201
+def norm_rows(op, step, thread):
     """A token a piece of work."""
     count = load_i64(load_i64(op + NORM.count_at))
     columns = load_i64(op + NORM.columns)
@@ -70,7 +70,7 @@ def norm_rows(op, step, thread):  # noqa: ANN001, ANN201
 
 
 @kernel
-def norm_add_rows(op, step, thread):  # noqa: ANN001, ANN201
+def norm_add_rows(op, step, thread):
     """x += norm(y): the norm after a block, before the residual addition."""
     count = load_i64(load_i64(op + NORM_ADD.count_at))
     columns = load_i64(op + NORM_ADD.columns)
@@ -88,7 +88,7 @@ def norm_add_rows(op, step, thread):  # noqa: ANN001, ANN201
 
 
 @inline
-def inverse_rms_lanes(x, columns, eps):  # noqa: ANN001, ANN201
+def inverse_rms_lanes(x, columns, eps):
     """The same for LANES tokens: x is [columns][LANES]."""
     acc, more = _zero(), _zero()
     for i in range(0, columns, 2):
@@ -101,7 +101,7 @@ def inverse_rms_lanes(x, columns, eps):  # noqa: ANN001, ANN201
 
 
 @kernel
-def norm_lanes(op, step, thread):  # noqa: ANN001, ANN201
+def norm_lanes(op, step, thread):
     """A block of LANES tokens a piece of work."""
     count = (load_i64(load_i64(op + NORM.count_at)) + LANES - 1) // LANES
     columns = load_i64(op + NORM.columns)
@@ -121,7 +121,7 @@ def norm_lanes(op, step, thread):  # noqa: ANN001, ANN201
 
 
 @kernel
-def norm_add_lanes(op, step, thread):  # noqa: ANN001, ANN201
+def norm_add_lanes(op, step, thread):
     """x += norm(y), a block of LANES tokens a piece of work."""
     count = (load_i64(load_i64(op + NORM_ADD.count_at)) + LANES - 1) // LANES
     columns = load_i64(op + NORM_ADD.columns)

@@ -6,7 +6,7 @@ from ..records import NORM
 
 
 @inline
-def put_row(op, row, start, count, x):  # noqa: ANN001, ANN201
+def put_row(op, row, start, count, x):
     """Quantize columns start..start+count of token `row` from address x, as the record asks.
 
     The `act_*` fields lie at the same offsets in every record that has them.
@@ -21,9 +21,11 @@ def put_row(op, row, start, count, x):  # noqa: ANN001, ANN201
         x,
         count,
         natural + at if natural != 0 else 0,
-        pair32 + at if pair32 != 0 else 0,
         pair16 + at if pair16 != 0 else 0,
         load_i64(op + NORM.act_scale) + at // 4,
         load_i64(op + NORM.act_sums) + at // 4,
+        pair32 + at if pair32 != 0 else 0,
+        load_i64(op + NORM.act_pair_scale) + at // 8,
+        load_i64(op + NORM.act_pair_sums) + at // 8,
         plain + 4 * at if plain != 0 else 0,
     )

@@ -27,11 +27,10 @@ from ....quant.cpu.simd import (
 )
 from ....quant.cpu.threads import atomic_add
 from ....quant.cpu.vector import vec
-from ..records import ROPE, ROPE_NEOX, ROPE_NONE, ROPE_NORM, ROPE_TABLE, STEP
+from ..records import PAGE, ROPE, ROPE_NEOX, ROPE_NONE, ROPE_NORM, ROPE_TABLE, STEP
 from .lanes import transpose_block
 from .norm import inverse_rms, inverse_rms_lanes
 
-PAGE = 32
 _load, _store, _splat, _fill = (
     load("f32", LANES),
     store("f32", LANES),
@@ -44,21 +43,21 @@ _store_half = store("f16", LANES)
 
 
 @inline
-def _scale_row(x, count, factor):  # noqa: ANN001, ANN202
+def _scale_row(x, count, factor):
     f = fill_f32x16(factor)
     for i in range(0, count, 16):
         store_f32x16(x + 4 * i, load_f32x16(x + 4 * i) * f)
 
 
 @inline
-def _norm_row(x, count, weight, eps):  # noqa: ANN001, ANN202
+def _norm_row(x, count, weight, eps):
     r = fill_f32x16(inverse_rms(x, count, eps))
     for i in range(0, count, 16):
         store_f32x16(x + 4 * i, load_f32x16(x + 4 * i) * r * load_f32x16(weight + 4 * i))
 
 
 @inline
-def _rotate_row(x, kind, half, cos, sin):  # noqa: ANN001, ANN202
+def _rotate_row(x, kind, half, cos, sin):
     """Rotate pairs (i, i + half), or (2i, 2i + 1), by the angles at cos and sin."""
     for i in range(half):
         if kind == ROPE_NEOX:
@@ -72,7 +71,7 @@ def _rotate_row(x, kind, half, cos, sin):  # noqa: ANN001, ANN202
 
 
 @kernel
-def rope_rows(op, step, thread):  # noqa: ANN001, ANN201
+def rope_rows(op, step, thread):
     """A head of a token a piece of work: first the query heads, then K, then V."""
     tokens = load_i64(load_i64(op + ROPE.count_at))
     heads, kv_heads = load_i64(op + ROPE.num_heads), load_i64(op + ROPE.num_kv_heads)
@@ -123,7 +122,7 @@ def rope_rows(op, step, thread):  # noqa: ANN001, ANN201
 
 
 @kernel
-def rope_table_lanes(op, step, thread):  # noqa: ANN001, ANN201
+def rope_table_lanes(op, step, thread):
     """The angles of each block's tokens, [block][cos, sin][half][LANES], once a step."""
     blocks = load_i64(step + STEP.num_blocks)
     half = load_i64(op + ROPE_TABLE.rope_dim) // 2
@@ -141,7 +140,7 @@ def rope_table_lanes(op, step, thread):  # noqa: ANN001, ANN201
 
 
 @inline
-def _rotate_lanes(x, kind, half, cos, sin):  # noqa: ANN001, ANN202
+def _rotate_lanes(x, kind, half, cos, sin):
     for i in range(half):
         if kind == ROPE_NORM:
             first, second = x + 2 * i * LANES * 4, x + (2 * i + 1) * LANES * 4
@@ -154,7 +153,7 @@ def _rotate_lanes(x, kind, half, cos, sin):  # noqa: ANN001, ANN202
 
 
 @kernel
-def rope_lanes(op, step, thread):  # noqa: ANN001, ANN201
+def rope_lanes(op, step, thread):
     """A head of a block of tokens a piece of work; q, k, v are [block][columns][LANES]."""
     blocks = load_i64(step + STEP.num_blocks)
     heads, kv_heads = load_i64(op + ROPE.num_heads), load_i64(op + ROPE.num_kv_heads)
