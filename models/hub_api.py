@@ -28,7 +28,7 @@ class Repository:
         except ImportError:
             raise DownloadError(
                 f"{reference}: models of the hub need the package huggingface_hub: "
-                "run `python -m pip install 'llamba[hub]'`"
+                "run `python -m pip install huggingface_hub`"
             ) from None
         self._hub = huggingface_hub
         self._reference = reference

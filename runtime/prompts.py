@@ -50,9 +50,9 @@ def _normalize(prompt: object) -> str | list[int]:
         ids = ids.tolist() if isinstance(ids, np.ndarray) else ids
         if isinstance(ids, Sequence) and not isinstance(ids, (str, bytes)):
             for i in ids:
-                if not isinstance(i, int) or isinstance(i, bool):
+                if not isinstance(i, (int, np.integer)) or isinstance(i, bool):
                     raise InvalidParameterError(f"prompt_token_ids: {i!r} is no token id")
-            return list(ids)
+            return [int(i) for i in ids]
     raise _bad_prompt(prompt)
 
 
