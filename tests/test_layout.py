@@ -27,7 +27,6 @@ NUMBA_HOMES = ("quant/cpu/", "runtime/kernels/cpu/", "quant/jit.py", "quant/comp
 
 MAX_LINES = 400
 LONG_MODULES = {  # path -> why it is one thing all the same
-    "quant/cpu/simd.py": "the vector vocabulary: many intrinsics of a few lines each",
 }
 
 VAGUE_NAMES = {"utils", "util", "helpers", "common", "misc", "manager"}

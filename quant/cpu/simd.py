@@ -85,31 +85,21 @@ def _scalar_store(element: str, kind: Any, narrow: str | None) -> Any:
     return make(f"store_{element}", 2, lambda a: types.int64(address, kind), _as(code))
 
 
-load_u8 = _scalar_load("i8", types.int64, "zext", I64)
-load_s8 = _scalar_load("i8", types.int64, "sext", I64)
-load_u16 = _scalar_load("i16", types.int64, "zext", I64)
 load_i32 = _scalar_load("i32", types.int64, "sext", I64)
 load_i64 = _scalar_load("i64", types.int64, None, I64)
 load_f32 = _scalar_load("f32", types.float32, None, F32)
 load_f16 = _scalar_load("f16", types.float32, "fpext", F32)
-store_i8 = _scalar_store("i8", types.int64, "trunc")
-store_i32 = _scalar_store("i32", types.int64, "trunc")
 store_i64 = _scalar_store("i64", types.int64, None)
 store_f32 = _scalar_store("f32", types.float32, None)
 store_f16 = _scalar_store("f16", types.float32, "fptrunc")
 
-load_i8x8, load_i8x16, load_i8x32, load_i8x64 = (load("i8", n) for n in (8, 16, 32, 64))
-load_i16x8, load_i16x16 = load("i16", 8), load("i16", 16)
-load_i32x16, load_f32x4, load_f32x8, load_f32x16 = (
-    load("i32", 16),
-    load("f32", 4),
-    load("f32", 8),
-    load("f32", 16),
-)
+load_i8x16, load_i8x32, load_i8x64 = load("i8", 16), load("i8", 32), load("i8", 64)
+load_i16x16 = load("i16", 16)
+load_f32x4, load_f32x8, load_f32x16 = load("f32", 4), load("f32", 8), load("f32", 16)
 load_f16x16 = load("f16", 16)
 store_i8x16, store_i8x32, store_i8x64 = store("i8", 16), store("i8", 32), store("i8", 64)
-store_f32x4, store_f32x8, store_f32x16 = store("f32", 4), store("f32", 8), store("f32", 16)
-store_f16x16, store_i32x16 = store("f16", 16), store("i32", 16)
+store_f32x8, store_f32x16 = store("f32", 8), store("f32", 16)
+store_f16x16 = store("f16", 16)
 
 
 def load_splat(element: str, count: int) -> Any:
@@ -156,8 +146,7 @@ zero_i32x16, zero_f32x16, zero_f32x8, zero_f32x4 = (
     zero("f32", 8),
     zero("f32", 4),
 )
-fill_f32x16, fill_f32x8, fill_f32x4 = fill("f32", 16), fill("f32", 8), fill("f32", 4)
-load_splat_f32x16 = load_splat("f32", 16)
+fill_f32x16, fill_f32x4 = fill("f32", 16), fill("f32", 4)
 
 
 # ---- shapes and conversions --------------------------------------------------------------------
@@ -270,7 +259,7 @@ def _sqrt_code(b: Builder, value: Any) -> Value:
 sqrt_f32 = make("sqrt_f32", 1, lambda a: types.float32(types.float32), _as(_sqrt_code))
 sum_f32x16, sum_f32x8, sum_f32x4 = sum_f32(16), sum_f32(8), sum_f32(4)
 max_f32x16_all = max_f32(16)
-sum_i32x16, sum_i32x8 = sum_i32(16), sum_i32(8)
+sum_i32x16 = sum_i32(16)
 
 
 # How far ahead the decode kernels ask for weights, in bytes. Measured with 2 threads from DRAM:
@@ -333,7 +322,7 @@ def dot4(count: int, *, wide: bool = False) -> Any:
 
 
 dot4_x16, dot4_wide_x16 = dot4(16), dot4(16, wide=True)
-dot4_x8, dot4_wide_x8 = dot4(8), dot4(8, wide=True)
+dot4_wide_x8 = dot4(8, wide=True)
 
 
 # ---- exp ---------------------------------------------------------------------------------------
