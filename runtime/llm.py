@@ -205,6 +205,8 @@ class LLM:
             kwargs["tools"] = list(tools)
         requests = []
         for conversation, p in zip(conversations, each, strict=True):
+            texts = (m.get("content") for m in conversation)
+            self._check_length(sum(len(t) for t in texts if isinstance(t, str)))
             ids = template.encode(
                 conversation, add_generation_prompt=add_generation_prompt, **kwargs
             )
@@ -281,7 +283,19 @@ class LLM:
     def _encode(self, prompt: str | list[int]) -> list[int]:
         if not isinstance(prompt, str):
             return prompt
+        self._check_length(len(prompt))
         return self.tokenizer.encode(prompt, add_special=True, parse_special=True)
+
+    def _check_length(self, num_characters: int) -> None:
+        """Refuse what can't fit before it is tokenized, which takes seconds for many megabytes."""
+        if num_characters <= self.context_length:
+            return
+        longest = self.tokenizer.longest_token
+        if num_characters > self.context_length * longest:
+            raise ContextLengthError(
+                f"the prompt has {num_characters:,} characters, but context_length is "
+                f"{self.context_length} tokens of at most {longest} characters: shorten the prompt"
+            )
 
     def _template(self) -> "ChatTemplate":
         if self._loaded.chat_template_error is not None:

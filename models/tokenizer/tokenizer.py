@@ -149,6 +149,11 @@ class Tokenizer:
         """A decoder for ids that arrive one at a time."""
         return StreamDecoder(self.token_bytes if skip_special else self._piece)
 
+    @property
+    def longest_token(self) -> int:
+        """Characters of text that a token stands for at most."""
+        return max(map(len, self.vocabulary.texts))
+
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes that a token stands for; b"" for control tokens. IndexError: no such id."""
         known = self._bytes.get(token_id)

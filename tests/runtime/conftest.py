@@ -26,6 +26,7 @@ class FakeTokenizer:
     """Token ids 0..255 are bytes, the others control tokens."""
 
     vocab_size = VOCAB
+    longest_token = 4
     bos_id, eos_id = BOS, EOS
     stop_ids = frozenset({EOS})
 

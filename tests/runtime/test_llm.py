@@ -114,6 +114,11 @@ def test_context_limits(llm: LLM, loaded: SimpleNamespace) -> None:
     with pytest.raises(ContextLengthError, match="250 tokens.*context_length is 250") as error:
         llm.generate(["fine", "x" * 249])
     assert "up to 1000" in str(error.value) and loaded.program.chunks == []
+    long, refused = "x" * 1001, "1,001 characters.*250 tokens of at most 4"
+    with pytest.raises(ContextLengthError, match=refused):
+        llm.generate(long)  # before it is tokenized
+    with pytest.raises(ContextLengthError, match=refused):
+        llm.chat([{"role": "user", "content": long}])
     output = llm.generate("x" * 248, SamplingParams(max_tokens=10))[0]
     assert output.outputs[0].finish_reason == "length"
     assert output.metrics.completion_tokens == 1
