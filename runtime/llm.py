@@ -106,19 +106,35 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         params: Params = None,
         *,
+        sampling_params: Params = None,
         stream: Literal[False] = False,
     ) -> list[RequestOutput]: ...
     @overload
     def generate(
-        self, prompts: Prompt | Sequence[Prompt], params: Params = None, *, stream: Literal[True]
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: Params = None,
+        *,
+        sampling_params: Params = None,
+        stream: Literal[True],
     ) -> RequestStream: ...
     @overload
     def generate(
-        self, prompts: Prompt | Sequence[Prompt], params: Params = None, *, stream: bool
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: Params = None,
+        *,
+        sampling_params: Params = None,
+        stream: bool,
     ) -> list[RequestOutput] | RequestStream: ...
 
     def generate(
-        self, prompts: Prompt | Sequence[Prompt], params: Params = None, *, stream: bool = False
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: Params = None,
+        *,
+        sampling_params: Params = None,
+        stream: bool = False,
     ) -> list[RequestOutput] | RequestStream:
         """Continue prompts.
 
@@ -126,6 +142,7 @@ class LLM:
             prompts: a string, {"prompt": text}, {"prompt_token_ids": [...]}, or a list of these.
                 Control tokens written in the text count as such: text of strangers belongs in chat.
             params: SamplingParams for all, or a list with one for each; None: the model's defaults.
+                `sampling_params` is vLLM's name of it.
             stream: return an iterator that yields an output a token; `delta` is its new text and
                 the last one of a prompt is complete. Closing it cancels.
 
@@ -136,7 +153,7 @@ class LLM:
             InvalidParameterError, ContextLengthError: before anything runs.
         """
         texts = normalize_prompts(prompts)
-        each = normalize_params(params, len(texts), self.default_params)
+        each = normalize_params(_either(params, sampling_params), len(texts), self.default_params)
         requests = [
             self._request(t if isinstance(t, str) else None, self._encode(t), p)
             for t, p in zip(texts, each, strict=True)
@@ -149,6 +166,7 @@ class LLM:
         messages: Sequence[Message] | Sequence[Sequence[Message]],
         params: Params = None,
         *,
+        sampling_params: Params = None,
         stream: Literal[False] = False,
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
@@ -160,6 +178,7 @@ class LLM:
         messages: Sequence[Message] | Sequence[Sequence[Message]],
         params: Params = None,
         *,
+        sampling_params: Params = None,
         stream: Literal[True],
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
@@ -171,6 +190,7 @@ class LLM:
         messages: Sequence[Message] | Sequence[Sequence[Message]],
         params: Params = None,
         *,
+        sampling_params: Params = None,
         stream: bool,
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
@@ -182,6 +202,7 @@ class LLM:
         messages: Sequence[Message] | Sequence[Sequence[Message]],
         params: Params = None,
         *,
+        sampling_params: Params = None,
         stream: bool = False,
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
@@ -198,7 +219,9 @@ class LLM:
             InvalidParameterError, ContextLengthError: before anything runs.
         """
         conversations = normalize_conversations(messages)
-        each = normalize_params(params, len(conversations), self.default_params)
+        each = normalize_params(
+            _either(params, sampling_params), len(conversations), self.default_params
+        )
         template = self._template()
         kwargs = dict(chat_template_kwargs or {})
         if tools is not None:
@@ -306,3 +329,10 @@ class LLM:
                 "chat_template= with a Jinja template"
             )
         return self._loaded.chat_template
+
+
+def _either(params: Params, sampling_params: Params) -> Params:
+    """The one that was given; InvalidParameterError when both were."""
+    if params is not None and sampling_params is not None:
+        raise InvalidParameterError("params and sampling_params are one setting: pass one of them")
+    return sampling_params if params is None else params

@@ -103,6 +103,10 @@ def test_params_shapes(llm: LLM) -> None:
     each = [SamplingParams(max_tokens=n) for n in (1, 2)]
     outputs = llm.generate(["a", "b"], each)
     assert [o.metrics.completion_tokens for o in outputs] == [1, 2]
+    [named] = llm.generate("a", sampling_params=each[0])  # vLLM's keyword
+    assert named.metrics.completion_tokens == 1
+    with pytest.raises(InvalidParameterError, match="pass one of them"):
+        llm.generate("a", each[0], sampling_params=each[0])
     with pytest.raises(InvalidParameterError, match="2 given for 1"):
         llm.generate("a", each)
     with pytest.raises(InvalidParameterError, match="SamplingParams"):
