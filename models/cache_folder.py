@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -137,11 +138,16 @@ def record_path(path: Path) -> Path:
     return path.with_name(f".{path.name}.json")
 
 
+def temporary_beside(path: Path) -> Path:
+    """A name in the same folder that no other process or thread uses, to be renamed to `path`."""
+    return path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.new")
+
+
 def remember(path: Path, sha256: str) -> None:
     """Keep that `path`, as it is now, has this checksum."""
     found = path.stat()
     record = {"sha256": sha256, "num_bytes": found.st_size, "mtime_ns": found.st_mtime_ns}
-    new = path.with_name(f".{path.name}.{os.getpid()}.json-new")
+    new = temporary_beside(path)
     new.write_text(json.dumps(record))
     os.replace(new, record_path(path))
 

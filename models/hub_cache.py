@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from .cache_folder import home
+from .cache_folder import home, temporary_beside
 
 
 def hub_cache_dir() -> Path:
@@ -90,7 +90,7 @@ def place(repo: str, commit: str, file: str, etag: str) -> Path:
     target = os.path.relpath(blob, path.parent)
     if path.is_symlink() and os.readlink(path) == target:
         return path
-    new = path.with_name(f".{path.name}.{os.getpid()}.new")
+    new = temporary_beside(path)
     try:
         new.unlink(missing_ok=True)
         new.symlink_to(target)
@@ -106,7 +106,7 @@ def set_ref(repo: str, revision: str, commit: str) -> None:
         return
     path = repo_dir(repo) / "refs" / revision
     path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(f".{path.name}.{os.getpid()}.new")
+    new = temporary_beside(path)
     new.write_text(commit)
     os.replace(new, path)
 
