@@ -52,10 +52,11 @@ def build_program(
     arena, cache = Arena(), KVCache(numbers, num_pages)
     ropes = RopeTables(numbers.rope_dim, numbers.rope_factors)
     logits = np.empty((MAX_LOGITS + lanes, numbers.vocab_size), np.float32)
-    common = (weights, arena, cache, ropes, activations == "float32", logits)
-    rows = Lowering(*common, capacity=MAX_ROWS, lanes=0, max_splits=_splits(num_pages))
+    common = (weights, arena, cache, ropes, logits)
+    exact = activations == "float32"
+    rows = Lowering(*common, exact=exact, capacity=MAX_ROWS, lanes=0, max_splits=_splits(num_pages))
     row_ops = OpList(rows.body(), rows.tail(rows.hidden))
-    many = Lowering(*common, capacity=max_tokens * 2 + MAX_ROWS * lanes, lanes=lanes)
+    many = Lowering(*common, exact=exact, capacity=max_tokens * 2 + MAX_ROWS * lanes, lanes=lanes)
     body = many.body()
     names = {op.kernel for op in [*row_ops.body, *row_ops.tail, *body]}
     lane_ops = OpList(body, rows.tail(many.hidden, lanes=True))

@@ -1,0 +1,161 @@
+"""Attention of one layer as ops: q/k/v, rotation, pages, the attention itself, its projection."""
+
+import math
+
+from .arena import Activations
+from .kernels.records import ACTIVATE, ATTENTION, COMBINE, MAX_GROUP, ROPE, ROPE_TABLE
+from .lowering_base import Builder
+from .program import Op
+
+RopeKey = tuple[float, float, bool]  # base, scale, whether the model's factors apply
+
+
+class AttentionLowering:
+    """Emits the attention ops of a Builder's layout.
+
+    Args:
+        max_splits: pieces of SPLIT_PAGES pages that the longest sequence has.
+    """
+
+    def __init__(self, builder: Builder, *, max_splits: int) -> None:
+        self._builder = builder
+        n = builder.numbers
+        self._qkv = builder.buffer(builder.q_dim + 2 * builder.kv_dim)
+        self._tables: dict[RopeKey, int] = {}  # addresses of the tables as they lie in lanes
+        if builder.lanes:
+            self._attended = builder.buffer(builder.q_dim)
+        else:
+            # Each head's pieces: maximum, sum, padding, then the values.
+            self._partial_stride = max_splits * (n.head_dim + 16) * 4
+            self._attended = builder.arena.allocate(
+                builder.capacity * n.num_heads * self._partial_stride
+            )
+
+    def tables(self) -> list[Op]:
+        """In lanes: the rotation angles of the step's tokens, once for all layers."""
+        b, n, ops = self._builder, self._builder.numbers, []
+        if not b.lanes or not b.architecture.rope.value:
+            return []
+        for layer in range(n.num_layers):
+            key = self._rope_key(layer)
+            if key not in self._tables:
+                self._tables[key] = b.buffer(n.rope_dim)
+                ops.append(
+                    b.op(
+                        "rope:rope_table_lanes",
+                        ROPE_TABLE,
+                        table_at=b.ropes.cell(*key),
+                        rope_dim=n.rope_dim,
+                        out=self._tables[key],
+                    )
+                )
+        return ops
+
+    def layer(self, layer: int) -> list[Op]:
+        """Norm, q/k/v, attention, projection, residual addition."""
+        b, n, prefix = self._builder, self._builder.numbers, f"blk.{layer}."
+        # A part's first column: bytes into a row, or whole vectors into a block.
+        parts = {"q": 0, "k": b.q_dim, "v": b.q_dim + b.kv_dim}
+        at = {p: self._qkv + c * 4 * (b.lanes or 1) for p, c in parts.items()}
+        columns = b.q_dim + 2 * b.kv_dim
+        x = b.input("attn", n.dim, *(f"{prefix}attn_{p}.weight" for p in parts))
+        ops = [b.norm(b.hidden, f"{prefix}attn_norm.weight", x)]
+        for part in parts:
+            bias = f"{prefix}attn_{part}.bias" if b.architecture.qkv_bias else ""
+            name = f"{prefix}attn_{part}.weight"
+            ops.append(b.matmul(name, x, at[part], columns, bias=bias, barrier=part == "v"))
+        stride = columns if b.lanes else 4 * columns
+        name, residual = f"{prefix}attn_output.weight", not b.architecture.post_norms
+        y = b.input("attn_out", b.q_dim, name)
+        ops += [
+            self._rope(layer, at, stride),
+            self._attend(layer, at["q"], stride),
+            self._collect(layer, y),
+            b.matmul(name, y, b.block_out, n.dim, residual=residual),
+        ]
+        return ops + b.add_block(f"{prefix}post_attention_norm.weight")
+
+    def _rope_key(self, layer: int) -> RopeKey:
+        """Which rope table a layer uses."""
+        n = self._builder.numbers
+        return *n.layer_rope(layer), not n.layer_window(layer)
+
+    def _pages(self, layer: int) -> dict[str, int]:
+        """Where a layer's K and V lie."""
+        cache = self._builder.cache
+        return {
+            "kv": cache.layer_address(layer),
+            "page_bytes": cache.page_bytes,
+            "head_bytes": cache.head_bytes,
+        }
+
+    def _rope(self, layer: int, at: dict[str, int], stride: int) -> Op:
+        """Norms of q and k, rotation, and K and V into their pages."""
+        b, n, key = self._builder, self._builder.numbers, self._rope_key(layer)
+
+        def norm(part: str) -> int:
+            if not b.architecture.qk_norm:
+                return 0
+            return b.arena.keep(b.weights.f32(f"blk.{layer}.attn_{part}_norm.weight"))
+
+        return b.op(
+            f"rope:rope_{b.kind}",
+            ROPE,
+            **at,
+            stride=stride,
+            num_heads=n.num_heads,
+            num_kv_heads=n.num_kv_heads,
+            head_dim=n.head_dim,
+            rope_dim=n.rope_dim,
+            kind=b.architecture.rope.value,
+            table_at=self._tables.get(key, 0) if b.lanes else b.ropes.cell(*key),
+            q_norm=norm("q"),
+            k_norm=norm("k"),
+            eps=float(n.norm_eps),
+            q_scale=float(n.attention_scale or 1 / math.sqrt(n.head_dim)),
+            **self._pages(layer),
+        )
+
+    def _attend(self, layer: int, q: int, stride: int) -> Op:
+        """Attention over the pages: in lanes whole, in rows as pieces of each head."""
+        b, n = self._builder, self._builder.numbers
+        group = n.num_heads // n.num_kv_heads
+        each = max(g for g in range(1, MAX_GROUP + 1) if group % g == 0)
+        return b.op(
+            "attention_lanes:attention_lanes" if b.lanes else f"attention:attention_rows_{each}",
+            ATTENTION,
+            q=q,
+            stride=stride,
+            num_kv_heads=n.num_kv_heads,
+            group=group,
+            head_dim=n.head_dim,
+            window=n.layer_window(layer),
+            softcap=float(n.attention_softcap),
+            out=self._attended,
+            out_stride=b.q_dim if b.lanes else self._partial_stride,
+            **self._pages(layer),
+        )
+
+    def _collect(self, layer: int, into: Activations) -> Op:
+        """What attention gave, merged where it is in pieces, and rounded."""
+        b, n = self._builder, self._builder.numbers
+        if b.lanes:
+            return b.op(
+                "activation:activate_lanes",
+                ACTIVATE,
+                gate=self._attended,
+                up=0,
+                stride=b.q_dim,
+                columns=b.q_dim,
+                **into.fields(),
+            )
+        return b.op(
+            "attention:combine_rows",
+            COMBINE,
+            partial=self._attended,
+            num_heads=n.num_heads,
+            head_dim=n.head_dim,
+            window=n.layer_window(layer),
+            out_stride=self._partial_stride,
+            **into.fields(),
+        )

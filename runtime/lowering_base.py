@@ -1,0 +1,151 @@
+"""What all parts of the lowering share: buffers, and the ops that several of them emit."""
+
+from typing import TYPE_CHECKING
+
+from ..models.weights import Weights
+from ..quant import format_of
+from .arena import Activations, Arena
+from .cache import KVCache
+from .kernels.records import ACTIVATION_ORDER, FLOAT, MATMUL, NORM, NORM_ADD
+from .program import Op
+from .rope_table import RopeTables
+
+if TYPE_CHECKING:
+    from ..models.gguf import TensorInfo
+
+
+class Builder:
+    """Makes the ops of one layout, rows (lanes=0) or lanes, for steps of at most `capacity` tokens.
+
+    In lanes, `capacity` is a multiple of `lanes` and counts the empty ones of partly filled blocks.
+    """
+
+    def __init__(
+        self,
+        weights: Weights,
+        arena: Arena,
+        cache: KVCache,
+        ropes: RopeTables,
+        *,
+        exact: bool,
+        capacity: int,
+        lanes: int,
+    ) -> None:
+        self.weights, self.arena, self.cache, self.ropes = weights, arena, cache, ropes
+        self.numbers, self.architecture = weights.hyperparameters, weights.architecture
+        self.exact, self.capacity, self.lanes = exact, capacity, lanes
+        self.kind = "lanes" if lanes else "rows"
+        n = self.numbers
+        self.q_dim, self.kv_dim = n.num_heads * n.head_dim, n.num_kv_heads * n.head_dim
+        self.hidden = self.buffer(n.dim)
+        self.block_out = self.buffer(n.dim) if self.architecture.post_norms else self.hidden
+        self._inputs: dict[tuple[int, int, str], Activations] = {}
+
+    def buffer(self, columns: int) -> int:
+        """Address of a float32 buffer of `columns` a token."""
+        return self.arena.allocate(self.capacity * columns * 4)
+
+    def op(
+        self,
+        kernel: str,
+        layout: object,
+        count: str = "num_tokens",
+        barrier: bool = True,
+        /,
+        **fields: int | float,
+    ) -> Op:
+        """An op of a kernel; `count` is the step field that says how many tokens it handles."""
+        return Op(f"runtime.kernels.cpu.{kernel}", layout, count, fields, barrier)
+
+    def _order(self, name: str) -> int:
+        """The activation order that a tensor's matmul reads."""
+        fmt = format_of(self._tensor(name).type_id, name).name.lower()
+        return FLOAT if self.exact else ACTIVATION_ORDER.get(fmt, FLOAT)
+
+    def _tensor(self, name: str) -> "TensorInfo":
+        return self.weights.output if name == "output.weight" else self.weights.tensor(name)
+
+    def input(self, tag: str, columns: int, *consumers: str, capacity: int = 0) -> Activations:
+        """The quantized input that the named tensors read."""
+        orders = 0
+        for name in consumers:
+            orders |= self._order(name)
+        key = (columns, orders, tag)
+        if key not in self._inputs:
+            make = Activations.in_lanes if self.lanes else Activations.rows
+            self._inputs[key] = make(self.arena, capacity or self.capacity, columns, orders)
+        return self._inputs[key]
+
+    def norm(self, x: int, weight: str, into: Activations, count: str = "num_tokens") -> Op:
+        n = self.numbers
+        return self.op(
+            f"norm:norm_{self.kind}",
+            NORM,
+            count,
+            x=x,
+            x_stride=4 * n.dim,
+            weight=self.arena.keep(self.weights.f32(weight)),
+            eps=float(n.norm_eps),
+            columns=n.dim,
+            **into.fields(),
+        )
+
+    def matmul(
+        self,
+        name: str,
+        source: Activations,
+        out: int,
+        out_columns: int,
+        *,
+        bias: str = "",
+        residual: bool = False,
+        barrier: bool = True,
+        count: str = "num_tokens",
+        softcap: float = 0.0,
+    ) -> Op:
+        info, order = self._tensor(name), self._order(name)
+        rows, columns = info.shape
+        fmt = format_of(info.type_id, name)
+        exact = "float_" if order == FLOAT else ""
+        file = "matmul_lanes" if self.lanes else "matmul"
+        return self.op(
+            f"{file}:matmul_{exact}{self.kind}_{fmt.name.lower()}",
+            MATMUL,
+            count,
+            barrier,
+            weight=self.arena.keep(info.data),
+            row_bytes=fmt.row_bytes(columns),
+            num_rows=rows,
+            columns=columns,
+            chunk=_chunk(fmt.row_bytes(columns)),
+            out=out,
+            out_stride=out_columns if self.lanes else 4 * out_columns,
+            bias=self.arena.keep(self.weights.f32(bias)) if bias else 0,
+            residual=int(residual),
+            softcap=float(softcap),
+            **source.input_of(order),
+        )
+
+    def add_block(self, weight: str) -> list[Op]:
+        """The norm after a block and the residual addition, where the architecture has them."""
+        if not self.architecture.post_norms:
+            return []
+        n = self.numbers
+        return [
+            self.op(
+                f"norm:norm_add_{self.kind}",
+                NORM_ADD,
+                x=self.hidden,
+                x_stride=4 * n.dim,
+                y=self.block_out,
+                y_stride=4 * n.dim,
+                weight=self.arena.keep(self.weights.f32(weight)),
+                eps=float(n.norm_eps),
+                columns=n.dim,
+            )
+        ]
+
+
+def _chunk(row_bytes: int) -> int:
+    """Rows taken at once from a thread's part: about 32 kB, so that others can help at its end."""
+    return max(4, 32768 // row_bytes)
