@@ -13,9 +13,9 @@ class Arena:
     def __init__(self) -> None:
         self._buffers: list[np.ndarray] = []
 
-    def allocate(self, num_bytes: int) -> int:
+    def allocate(self, num_bytes: int, *, zeroed: bool = False) -> int:
         """Address of `num_bytes` bytes, 64-byte aligned."""
-        buffer = np.empty(num_bytes + 64, np.uint8)
+        buffer = (np.zeros if zeroed else np.empty)(num_bytes + 64, np.uint8)
         self._buffers.append(buffer)
         return -(-buffer.ctypes.data // 64) * 64
 
@@ -34,7 +34,8 @@ class Arena:
 class Activations:
     """A matmul's quantized input: the addresses that the `act_*` fields of records take.
 
-    The layouts are in quant/cpu/activations.py (rows) and kernels/cpu/lanes.py (lanes).
+    The layouts are in quant/cpu/activations.py (rows), kernels/cpu/quantize.py (a few tokens) and
+    kernels/cpu/lanes.py (lanes).
     """
 
     columns: int
@@ -46,7 +47,7 @@ class Activations:
     scale: int = 0
     sums: int = 0
     plain: int = 0
-    lanes: bool = False
+    width: int = 0  # tokens side by side; 0: rows
 
     @classmethod
     def rows(cls, arena: Arena, tokens: int, columns: int, orders: int) -> "Activations":
@@ -67,8 +68,10 @@ class Activations:
         )
 
     @classmethod
-    def in_lanes(cls, arena: Arena, tokens: int, columns: int, orders: int) -> "Activations":
-        """Buffers for `tokens` lanes (a multiple of LANES): int8, float32, or both."""
+    def in_lanes(
+        cls, arena: Arena, tokens: int, columns: int, orders: int, lanes: int
+    ) -> "Activations":
+        """Buffers for `tokens` tokens (a multiple of `lanes`): int8, float32, or both."""
         size = tokens * columns
         quantized = orders & (NATURAL | PAIR32 | PAIR16)
         return cls(
@@ -77,7 +80,27 @@ class Activations:
             scale=arena.allocate(size // 8) if quantized else 0,
             sums=arena.allocate(size // 4) if quantized else 0,
             plain=arena.allocate(4 * size) if orders & FLOAT else 0,
-            lanes=True,
+            width=lanes,
+        )
+
+    @classmethod
+    def few(
+        cls, arena: Arena, tokens: int, columns: int, orders: int, width: int, lanes: int
+    ) -> "Activations":
+        """Buffers for `tokens` tokens, `width` side by side; float32 as rows."""
+        blocks = -(-tokens // width)
+        size = blocks * width * columns
+        quantized = orders & (NATURAL | PAIR32 | PAIR16)
+        vectors = blocks * columns // 32 * lanes * 4
+        return cls(
+            columns,
+            # Zeros: a token that isn't there must not make others' sums NaN, nor are all lanes of
+            # the sums ever written.
+            natural=arena.allocate(size, zeroed=True) if quantized else 0,
+            scale=arena.allocate(vectors, zeroed=True) if quantized else 0,
+            sums=arena.allocate(2 * vectors, zeroed=True) if quantized else 0,
+            plain=arena.allocate(4 * size) if orders & FLOAT else 0,
+            width=width,
         )
 
     def fields(self) -> dict[str, int]:
@@ -92,13 +115,14 @@ class Activations:
             "act_pair_scale": self.pair_scale,
             "act_pair_sums": self.pair_sums,
             "act_float": self.plain,
+            "act_width": self.width,
         }
 
     def input_of(self, order: int) -> dict[str, int]:
         """The matmul record's fields for a format that reads `order`."""
         if order == FLOAT:
             return {"q": self.plain, "q_stride": 4 * self.columns}
-        if order == PAIR32 and not self.lanes:
+        if order == PAIR32 and not self.width:
             return {
                 "q": self.pair32,
                 "q_stride": self.columns,
@@ -107,7 +131,7 @@ class Activations:
                 "sums": self.pair_sums,
             }
         return {
-            "q": self.pair16 if order == PAIR16 and not self.lanes else self.natural,
+            "q": self.pair16 if order == PAIR16 and not self.width else self.natural,
             "q_stride": self.columns,
             "scale": self.scale,
             "scale_stride": self.columns // 4,

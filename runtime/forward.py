@@ -13,11 +13,12 @@ from .arena import Arena
 from .cache import KVCache
 from .kernels.records import MAX_ROWS, SPLIT_PAGES, STEP, TILE_ROWS
 from .lowering import Lowering
-from .program import OpList, Program
+from .program import LANES, Program
 from .rope_table import RopeTables
+from .step import slots_of
 from .team import Team
 
-MAX_LOGITS = 64  # rows of logits a step can return
+MAX_LOGITS = MAX_ROWS  # rows of logits a step can return
 _RUN, _WORK = (f"runtime.kernels.cpu.interpreter:{name}" for name in ("run_program", "work"))
 
 
@@ -28,6 +29,8 @@ def build_program(
     num_threads: int,
     max_tokens: int = 512,
     activations: str = "int8",
+    cache_type: str = "f16",
+    deterministic: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Program:
     """Lower a model.
@@ -36,6 +39,9 @@ def build_program(
         num_pages: pages of 32 KV positions.
         max_tokens: tokens a step.
         activations: "int8", or "float32" for the exact path.
+        cache_type: "f16" or "q8_0": how K and V are kept.
+        deterministic: a token's results never depend on what else runs in the step, bit for bit;
+            steps then have at most MAX_ROWS tokens.
         progress: called with (compiled, to compile) when kernels must be compiled.
 
     Raises:
@@ -47,26 +53,40 @@ def build_program(
     numbers = weights.hyperparameters
     _check_sizes(numbers)
     lanes = target().lanes
-    max_tokens = -(-max_tokens // lanes) * lanes
+    # Deterministic: one layout for all steps, whose arithmetic for a token is the same with any
+    # other tokens beside it.
+    max_tokens = MAX_ROWS if deterministic else -(-max_tokens // lanes) * lanes
     step = np.zeros(len(STEP), np.int64)
-    arena, cache = Arena(), KVCache(numbers, num_pages)
+    arena, cache = Arena(), KVCache(numbers, num_pages, cache_type)
     ropes = RopeTables(numbers.rope_dim, numbers.rope_factors)
-    logits = np.empty((MAX_LOGITS + lanes, numbers.vocab_size), np.float32)
+    logits = np.empty((MAX_LOGITS, numbers.vocab_size), np.float32)
     common = (weights, arena, cache, ropes, logits)
-    exact = activations == "float32"
-    rows = Lowering(*common, exact=exact, capacity=MAX_ROWS, lanes=0, max_splits=_splits(num_pages))
-    row_ops = OpList(rows.body(), rows.tail(rows.hidden))
-    many = Lowering(*common, exact=exact, capacity=max_tokens * 2 + MAX_ROWS * lanes, lanes=lanes)
-    body = many.body()
-    names = {op.kernel for op in [*row_ops.body, *row_ops.tail, *body]}
-    lane_ops = OpList(body, rows.tail(many.hidden, lanes=True))
-    lane_many = OpList(body, many.tail_many(-(-MAX_LOGITS // lanes) * lanes))
-    names |= {op.kernel for op in [*lane_ops.tail, *lane_many.tail]}
+    exact, splits = activations == "float32", _splits(num_pages)
+    widths = {MAX_ROWS: 0} if exact or deterministic else _row_layouts(lanes)
+    hidden = arena.allocate(MAX_ROWS * numbers.dim * 4)
+    in_rows = {
+        limit: Lowering(
+            *common, exact=exact, capacity=limit, width=width, hidden=hidden, max_splits=splits
+        )
+        for limit, width in widths.items()
+    }
+    bodies = {limit: rows.body() for limit, rows in in_rows.items()}
+    tails = {limit: rows.tail(hidden) for limit, rows in in_rows.items()}
+    if not deterministic:
+        many = Lowering(
+            *common,
+            exact=exact,
+            capacity=slots_of(max_tokens, lanes),
+            lanes=lanes,
+            max_splits=splits,
+        )
+        bodies[LANES] = many.body()
+        tails |= {-limit: rows.tail(many.hidden, lanes=True) for limit, rows in in_rows.items()}
+    names = {op.kernel for ops in (*bodies.values(), *tails.values()) for op in ops}
     addresses = jit.load([_RUN, _WORK, *sorted(names)], progress=progress)
     return Program(
-        rows=row_ops,
-        lanes=lane_ops,
-        lanes_many=lane_many,
+        bodies=bodies,
+        tails=tails,
         step=step,
         addresses=addresses,
         arena=arena,
@@ -74,11 +94,18 @@ def build_program(
         ropes=ropes,
         team=Team(addresses[_RUN], addresses[_WORK], step, num_threads),
         num_lanes=lanes,
-        logits=logits[:MAX_LOGITS],
+        logits=logits,
         max_tokens=max_tokens,
         scratch_bytes=_scratch_bytes(numbers, lanes),
-        final_softcap=numbers.final_softcap,
     )
+
+
+def _row_layouts(lanes: int) -> dict[int, int]:
+    """Most tokens of a step -> how many its matmuls take side by side (0: one after the other).
+
+    Two tokens cost less one by one, since nothing is unpacked to memory for them.
+    """
+    return {2: 0, 4: 4, 8: 8, MAX_ROWS: lanes} if lanes > 8 else {2: 0, 4: 4, MAX_ROWS: 8}
 
 
 def _check_sizes(numbers: Hyperparameters) -> None:

@@ -6,7 +6,7 @@ from ..models.weights import Weights
 from ..quant import format_of
 from .arena import Arena
 from .cache import KVCache
-from .kernels.records import ACTIVATE, EMBED, GATHER, MAX_ROWS
+from .kernels.records import ACTIVATE, EMBED, GATHER
 from .lowering_attention import AttentionLowering
 from .lowering_base import Builder
 from .program import Op
@@ -31,10 +31,22 @@ class Lowering(Builder):
         *,
         exact: bool,
         capacity: int,
-        lanes: int,
+        lanes: int = 0,
+        width: int = 0,
+        hidden: int = 0,
         max_splits: int = 1,
     ) -> None:
-        super().__init__(weights, arena, cache, ropes, exact=exact, capacity=capacity, lanes=lanes)
+        super().__init__(
+            weights,
+            arena,
+            cache,
+            ropes,
+            exact=exact,
+            capacity=capacity,
+            lanes=lanes,
+            width=width,
+            hidden=hidden,
+        )
         self.logits = logits
         self._attention = AttentionLowering(self, max_splits=max_splits)
         ffn_dim = self.numbers.ffn_dim
@@ -92,7 +104,7 @@ class Lowering(Builder):
     def tail(self, hidden: int, *, lanes: bool = False) -> list[Op]:
         """The hidden state of the wanted tokens, from rows or from lanes -> rows of logits."""
         n = self.numbers
-        rows = self.arena.allocate(MAX_ROWS * n.dim * 4)
+        rows = self.arena.allocate(self.capacity * n.dim * 4)
         x = self.input("output", n.dim, "output.weight")
         return [
             self.op(
@@ -113,28 +125,5 @@ class Lowering(Builder):
                 n.vocab_size,
                 count="num_outputs",
                 softcap=n.final_softcap,
-            ),
-        ]
-
-    def tail_many(self, capacity: int) -> list[Op]:
-        """The same in lanes, for more than MAX_ROWS tokens."""
-        n = self.numbers
-        packed = self.arena.allocate(capacity * n.dim * 4)
-        out = self.arena.allocate(capacity * n.vocab_size * 4)
-        x = self.input("output", n.dim, "output.weight", capacity=capacity)
-        return [
-            self.op(
-                "gather:pack_lanes", GATHER, "num_outputs", x=self.hidden, columns=n.dim, out=packed
-            ),
-            self.norm(packed, "output_norm.weight", x, "num_outputs"),
-            self.matmul("output.weight", x, out, n.vocab_size, count="num_outputs"),
-            self.op(
-                "gather:unpack_lanes",
-                GATHER,
-                "num_outputs",
-                x=out,
-                columns=n.vocab_size,
-                out=self.logits.ctypes.data,
-                out_stride=4 * n.vocab_size,
             ),
         ]

@@ -22,13 +22,14 @@ class AttentionLowering:
         n = builder.numbers
         self._qkv = builder.buffer(builder.q_dim + 2 * builder.kv_dim)
         self._tables: dict[RopeKey, int] = {}  # addresses of the tables as they lie in lanes
+        # Each head's pieces: maximum, sum, padding, then the values; split by split, so that memory
+        # is committed for as many splits as the longest sequence had.
+        self._split_stride = builder.capacity * n.num_heads * (n.head_dim + 16) * 4
+        self._partial = builder.arena.allocate(max_splits * self._split_stride)
         if builder.lanes:
-            self._attended = builder.buffer(builder.q_dim)
-        else:
-            # Each head's pieces: maximum, sum, padding, then the values.
-            self._partial_stride = max_splits * (n.head_dim + 16) * 4
-            self._attended = builder.arena.allocate(
-                builder.capacity * n.num_heads * self._partial_stride
+            self._attended, self._q_rows = (
+                builder.buffer(builder.q_dim),
+                builder.buffer(builder.q_dim),
             )
 
     def tables(self) -> list[Op]:
@@ -69,8 +70,8 @@ class AttentionLowering:
         y = b.input("attn_out", b.q_dim, name)
         ops += [
             self._rope(layer, at, stride),
-            self._attend(layer, at["q"], stride),
-            self._collect(layer, y),
+            *self._attend(layer, at["q"], stride),
+            *self._collect(layer, y),
             b.matmul(name, y, b.block_out, n.dim, residual=residual),
         ]
         return ops + b.add_block(f"{prefix}post_attention_norm.weight")
@@ -92,6 +93,7 @@ class AttentionLowering:
     def _rope(self, layer: int, at: dict[str, int], stride: int) -> Op:
         """Norms of q and k, rotation, and K and V into their pages."""
         b, n, key = self._builder, self._builder.numbers, self._rope_key(layer)
+        rows = {"q_rows": self._q_rows, "q_rows_stride": 4 * b.q_dim} if b.lanes else {}
 
         def norm(part: str) -> int:
             if not b.architecture.qk_norm:
@@ -99,7 +101,7 @@ class AttentionLowering:
             return b.arena.keep(b.weights.f32(f"blk.{layer}.attn_{part}_norm.weight"))
 
         return b.op(
-            f"rope:rope_{b.kind}",
+            f"rope:rope_{b.kind}_{b.cache.cache_type}",
             ROPE,
             **at,
             stride=stride,
@@ -113,49 +115,72 @@ class AttentionLowering:
             k_norm=norm("k"),
             eps=float(n.norm_eps),
             q_scale=float(n.attention_scale or 1 / math.sqrt(n.head_dim)),
+            **rows,
             **self._pages(layer),
         )
 
-    def _attend(self, layer: int, q: int, stride: int) -> Op:
-        """Attention over the pages: in lanes whole, in rows as pieces of each head."""
+    def _attend(self, layer: int, q: int, stride: int) -> list[Op]:
+        """Attention over the pages: pieces of each head; in lanes of the packed tokens only."""
         b, n = self._builder, self._builder.numbers
         group = n.num_heads // n.num_kv_heads
         each = max(g for g in range(1, MAX_GROUP + 1) if group % g == 0)
-        return b.op(
-            "attention_lanes:attention_lanes" if b.lanes else f"attention:attention_rows_{each}",
+        fields = {
+            "num_kv_heads": n.num_kv_heads,
+            "group": group,
+            "head_dim": n.head_dim,
+            "window": n.layer_window(layer),
+            "softcap": float(n.attention_softcap),
+            **self._pages(layer),
+        }
+        rows = b.op(
+            f"attention:attention_rows_{each}_{b.cache.cache_type}",
             ATTENTION,
+            "num_packed" if b.lanes else "num_tokens",
+            q=self._q_rows if b.lanes else q,
+            stride=4 * b.q_dim if b.lanes else stride,
+            out=self._partial,
+            split_stride=self._split_stride,
+            **fields,
+        )
+        if not b.lanes:
+            return [rows]
+        # The chunks' larger pieces of work first; a thread goes on to the small ones.
+        lanes = b.op(
+            f"attention_lanes:attention_lanes_{b.cache.cache_type}",
+            ATTENTION,
+            "num_tokens",
+            False,
             q=q,
             stride=stride,
-            num_kv_heads=n.num_kv_heads,
-            group=group,
-            head_dim=n.head_dim,
-            window=n.layer_window(layer),
-            softcap=float(n.attention_softcap),
             out=self._attended,
-            out_stride=b.q_dim if b.lanes else self._partial_stride,
-            **self._pages(layer),
+            out_stride=b.q_dim,
+            **fields,
         )
+        return [lanes, rows]
 
-    def _collect(self, layer: int, into: Activations) -> Op:
+    def _collect(self, layer: int, into: Activations) -> list[Op]:
         """What attention gave, merged where it is in pieces, and rounded."""
         b, n = self._builder, self._builder.numbers
-        if b.lanes:
-            return b.op(
-                "activation:activate_lanes",
-                ACTIVATE,
-                gate=self._attended,
-                up=0,
-                stride=b.q_dim,
-                columns=b.q_dim,
-                **into.fields(),
-            )
-        return b.op(
-            "attention:combine_rows",
+        combine = b.op(
+            f"attention_combine:combine_{b.kind}",
             COMBINE,
-            partial=self._attended,
+            "num_packed" if b.lanes else "num_tokens",
+            partial=self._partial,
+            split_stride=self._split_stride,
             num_heads=n.num_heads,
             head_dim=n.head_dim,
             window=n.layer_window(layer),
-            out_stride=self._partial_stride,
+            **({"out": self._attended, "out_stride": b.q_dim} if b.lanes else into.fields()),
+        )
+        if not b.lanes:
+            return [combine]
+        activate = b.op(
+            "activation:activate_lanes",
+            ACTIVATE,
+            gate=self._attended,
+            up=0,
+            stride=b.q_dim,
+            columns=b.q_dim,
             **into.fields(),
         )
+        return [combine, activate]

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from ..models.weights import Weights
 from ..quant import format_of
+from ..quant.target import target
 from .arena import Activations, Arena
 from .cache import KVCache
 from .kernels.records import ACTIVATION_ORDER, FLOAT, MATMUL, NORM, NORM_ADD
@@ -15,9 +16,11 @@ if TYPE_CHECKING:
 
 
 class Builder:
-    """Makes the ops of one layout, rows (lanes=0) or lanes, for steps of at most `capacity` tokens.
+    """Makes the ops of one layout for steps of at most `capacity` tokens.
 
-    In lanes, `capacity` is a multiple of `lanes` and counts the empty ones of partly filled blocks.
+    In the layout of rows (lanes=0) a token is a row of each buffer; matmuls take one after the
+    other (width=0), or `width` at once. In lanes, `capacity` is a multiple of `lanes` and counts
+    the empty ones of partly filled blocks.
     """
 
     def __init__(
@@ -30,14 +33,16 @@ class Builder:
         exact: bool,
         capacity: int,
         lanes: int,
+        width: int = 0,
+        hidden: int = 0,
     ) -> None:
         self.weights, self.arena, self.cache, self.ropes = weights, arena, cache, ropes
         self.numbers, self.architecture = weights.hyperparameters, weights.architecture
-        self.exact, self.capacity, self.lanes = exact, capacity, lanes
+        self.exact, self.capacity, self.lanes, self.width = exact, capacity, lanes, width
         self.kind = "lanes" if lanes else "rows"
         n = self.numbers
         self.q_dim, self.kv_dim = n.num_heads * n.head_dim, n.num_kv_heads * n.head_dim
-        self.hidden = self.buffer(n.dim)
+        self.hidden = hidden or self.buffer(n.dim)
         self.block_out = self.buffer(n.dim) if self.architecture.post_norms else self.hidden
         self._inputs: dict[tuple[int, int, str], Activations] = {}
 
@@ -72,8 +77,13 @@ class Builder:
             orders |= self._order(name)
         key = (columns, orders, tag)
         if key not in self._inputs:
-            make = Activations.in_lanes if self.lanes else Activations.rows
-            self._inputs[key] = make(self.arena, capacity or self.capacity, columns, orders)
+            size = self.arena, capacity or self.capacity, columns, orders
+            if self.lanes:
+                self._inputs[key] = Activations.in_lanes(*size, self.lanes)
+            elif self.width:
+                self._inputs[key] = Activations.few(*size, self.width, target().lanes)
+            else:
+                self._inputs[key] = Activations.rows(*size)
         return self._inputs[key]
 
     def norm(self, x: int, weight: str, into: Activations, count: str = "num_tokens") -> Op:
@@ -106,10 +116,13 @@ class Builder:
         info, order = self._tensor(name), self._order(name)
         rows, columns = info.shape
         fmt = format_of(info.type_id, name)
-        exact = "float_" if order == FLOAT else ""
-        file = "matmul_lanes" if self.lanes else "matmul"
+        file, kind = ("matmul_lanes", "lanes") if self.lanes else ("matmul", "rows")
+        if order == FLOAT:
+            kind = f"float_{kind}"
+        elif self.width:
+            file, kind = "matmul_few", f"few{self.width}"
         return self.op(
-            f"{file}:matmul_{exact}{self.kind}_{fmt.name.lower()}",
+            f"{file}:matmul_{kind}_{fmt.name.lower()}",
             MATMUL,
             count,
             barrier,
@@ -148,4 +161,4 @@ class Builder:
 
 def _chunk(row_bytes: int) -> int:
     """Rows taken at once from a thread's part: about 32 kB, so that others can help at its end."""
-    return max(4, 32768 // row_bytes)
+    return max(1, 32768 // row_bytes // 8) * 8  # whole micro kernels

@@ -32,7 +32,7 @@ class Team:
         self._step = step
         self._memory = np.zeros(64, np.int64)  # barrier and job: four cache lines, aligned
         base = -(-self._memory.ctypes.data // 64) * 64
-        for name, value in (("num_threads", num_threads), ("barrier", base), ("job", base + 128)):
+        for name, value in (("num_threads", num_threads), ("barrier", base), ("job", base + 192)):
             step[getattr(STEP, name) // 8] = value
         self._closed = False
         self._threads: list[threading.Thread] = []

@@ -121,10 +121,16 @@ class Rig:
         self.scratch.check()
 
     # -- activations -----------------------------------------------------------------------------
-    def buffers(self, tokens: int, columns: int, orders: int, *, lanes: bool) -> Activations:
-        """An op's output buffers for `tokens` rows, or lanes."""
-        make = Activations.in_lanes if lanes else Activations.rows
-        return make(self.arena, -(-tokens // LANES) * LANES if lanes else tokens, columns, orders)
+    def buffers(
+        self, tokens: int, columns: int, orders: int, *, lanes: bool, width: int = 0
+    ) -> Activations:
+        """An op's output buffers for `tokens` rows, `width` of them side by side, or lanes."""
+        if lanes:
+            whole = -(-tokens // LANES) * LANES
+            return Activations.in_lanes(self.arena, whole, columns, orders, LANES)
+        if width:
+            return Activations.few(self.arena, tokens, columns, orders, width, LANES)
+        return Activations.rows(self.arena, tokens, columns, orders)
 
     def read(self, at: int, shape: Sequence[int], dtype: Any = np.float32) -> NDArray[Any]:
         """A copy of the array at an address."""
@@ -156,6 +162,27 @@ class Rig:
             "q": self.last(fours),
             "scale": self.last(to_lanes(step)),
             "sums": self.last(to_lanes(groups)),
+        }
+
+    def few_input(
+        self, q: NDArray[np.int8], step: NDArray[np.float32], width: int
+    ) -> dict[str, int]:
+        """The same with `width` tokens side by side, in the words of kernels/cpu/quantize.py."""
+        missing, share = -len(q) % width, LANES // width
+        q, step = (np.pad(x, ((0, missing), (0, 0))) for x in (q, step))
+        blocks = len(q) // width
+        groups = q.reshape(len(q), -1, 16).sum(axis=2, dtype=np.int32)
+        sums = np.zeros((*groups.shape, share), np.int32)
+        sums[:, :, 0] = groups
+        pieces = q.reshape(blocks, width, -1, 4 * share).transpose(0, 2, 1, 3)
+
+        def spread(x: NDArray[Any]) -> int:
+            return self.last(x.reshape(blocks, width, -1, share).transpose(0, 2, 1, 3))
+
+        return {
+            "q": self.last(pieces),
+            "scale": spread(np.repeat(step[:, :, None], share, axis=2)),
+            "sums": spread(sums),
         }
 
 
@@ -224,3 +251,75 @@ def magnitudes(fmt: Format, raw: NDArray[np.uint8], columns: int) -> NDArray[np.
             blocks[name] = -128 if fmt.name == "Q8_0" else 0
     lowest = fmt.dequantize(blocks.view(np.uint8), w.shape).astype(np.float64)
     return np.abs(w - lowest) + np.abs(lowest)
+
+
+class Layout:
+    """Where the tokens of a step in lanes go: packed ones first, then chunks, block by block.
+
+    Empty lanes hold a copy of a token, with its position and table.
+    """
+
+    def __init__(self) -> None:
+        self._positions: list[int] = []
+        self._tables: list[int] = []
+        self._valid: list[int] = []
+        self._whole = False
+        self.num_packed = 0
+        self.places: list[NDArray[np.int64]] = []  # of each run's tokens
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of the step."""
+        return -(-len(self._positions) // LANES)
+
+    def _add(self, start: int, tokens: int, table: NDArray[np.int32]) -> None:
+        at = len(self._positions)
+        self.places.append(np.arange(at, at + tokens))
+        self._positions += range(start, start + tokens)
+        self._tables += [table.ctypes.data] * tokens
+
+    def _fill(self) -> None:
+        """End the last block."""
+        empty = -len(self._positions) % LANES
+        self._positions += self._positions[-1:] * empty
+        self._tables += self._tables[-1:] * empty
+
+    def pack(self, start: int, tokens: int, table: NDArray[np.int32]) -> None:
+        """Tokens of a sequence that share blocks with others."""
+        assert not self._whole
+        self._add(start, tokens, table)
+        self.num_packed += tokens
+
+    def chunk(self, start: int, tokens: int, table: NDArray[np.int32]) -> None:
+        """Tokens of a sequence in blocks of their own."""
+        self._close_packed()
+        self._add(start, tokens, table)
+        self._fill()
+        blocks = -(-tokens // LANES)
+        self._valid += [LANES] * (blocks - 1) + [tokens - (blocks - 1) * LANES]
+
+    def _close_packed(self) -> None:
+        if not self._whole:
+            self._whole = True
+            self._fill()
+            blocks = -(-self.num_packed // LANES)
+            self._valid += [min(LANES, self.num_packed - i * LANES) for i in range(blocks)]
+
+    def into(self, rig: Rig) -> None:
+        """Fill the header of a rig."""
+        self._close_packed()
+        rig.set_step(
+            num_tokens=len(self._positions),
+            num_blocks=self.num_blocks,
+            num_packed=self.num_packed,
+            positions=np.array(self._positions, np.int64),
+            tables=np.array(self._tables, np.int64),
+            valid=np.array(self._valid, np.int64),
+        )
+
+    def place(self, parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
+        """(tokens, columns) of each run -> all slots; empty ones as the last token before them."""
+        every = np.arange(len(self._positions))
+        given = np.concatenate(self.places)
+        source = np.searchsorted(given, every, side="right") - 1
+        return np.concatenate(list(parts))[source]

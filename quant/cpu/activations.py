@@ -35,7 +35,7 @@ from .simd import (
     to_i32x16,
 )
 
-__all__ = ["FLOAT", "NATURAL", "PAIR16", "PAIR32", "quantize_row"]
+__all__ = ["FLOAT", "NATURAL", "PAIR16", "PAIR32", "inverse_scale", "quantize_row"]
 
 _evens = shuffle("i8", 64, [32 * g + j for g in range(4) for j in range(16)])
 _odds = shuffle("i8", 64, [32 * g + 16 + j for g in range(4) for j in range(16)])
@@ -43,7 +43,8 @@ _halves = shuffle("i8", 64, [32 * (g % 2) + 16 * (g // 2) + j for g in range(4) 
 
 
 @inline
-def _inverse(largest):
+def inverse_scale(largest):
+    """127 / largest, and 0 where that is (nearly) 0."""
     return np.float32(127) / largest if largest > np.float32(1e-30) else np.float32(0)
 
 
@@ -62,7 +63,7 @@ def quantize_row(x, count, natural, pair16, scale, sums, pair32, pair_scale, pai
             a, b = load_f32x16(x + 4 * i), load_f32x16(x + 4 * i + 64)
             largest = max_f32x16_all(max_f32x16(abs_f32x16(a), abs_f32x16(b)))
             step = largest / np.float32(127)
-            inverse = fill_f32x16(_inverse(largest))
+            inverse = fill_f32x16(inverse_scale(largest))
             m = to_i32x16(nearest_f32x16(a * inverse))
             n = to_i32x16(nearest_f32x16(b * inverse))
             # The middle two of four groups change places.
@@ -78,7 +79,7 @@ def quantize_row(x, count, natural, pair16, scale, sums, pair32, pair_scale, pai
         v = load_f32x16(x + 4 * i)
         largest = max_f32x16_all(abs_f32x16(v))
         step = largest / np.float32(127)
-        n = to_i32x16(nearest_f32x16(v * fill_f32x16(_inverse(largest))))
+        n = to_i32x16(nearest_f32x16(v * fill_f32x16(inverse_scale(largest))))
         store_i8x16(natural + i, narrow_i32x16(n))
         store_f32(scale + i // 4, step)
         store_f32(sums + i // 4, step * np.float32(sum_i32x16(n)))

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from llvmlite import ir
 
+from .prefetch import prefetch
 from .simd import (
     address,
     dot4,
@@ -47,8 +48,9 @@ class CpuFormat(NamedTuple):
     """One format's compiled meaning: functions to call from kernels, and what they need.
 
     dot_row(w, groups, q, scale, sums) -> float32 of a row of `groups` * 32 weights;
-    unpack_row(w, groups, u, scale, minimum): bytes in natural order, one scale a `group`, one
-    minimum a group (written only when offset is 0).
+    unpack_row(w, groups, u, stride, scale, minimum, ahead): bytes in natural order, each 32 of them
+    `stride` bytes after those before; one scale a `group`, one minimum a group (written only when
+    offset is 0). Memory `ahead` bytes further is asked for, so that it comes meanwhile.
     """
 
     dot_row: Any
@@ -190,16 +192,18 @@ def make_nibble_format(
         return sum_f32x16(acc + more) - factor * sum_f32x8(accm)
 
     natural = shuffle("i8", 16, list(range(32)))
+    soon = prefetch(1)
 
     @inline
-    def unpack_row(w, groups, u, scale, minima):
+    def unpack_row(w, groups, u, stride, scale, minima, ahead):
         for _ in range(groups):
+            soon(w + ahead)
             store_i8x32(u, natural(low1(w), high1(w)))
             store_f32(scale, load_f16(w))
             if minimum:
                 store_f32(minima, -load_f16(w + 2))
             w += block_bytes
-            u += 32
+            u += stride
             scale += 4
             minima += 4
 

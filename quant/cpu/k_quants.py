@@ -8,6 +8,7 @@ from typing import Any
 
 from llvmlite import ir
 
+from .prefetch import prefetch, prefetch_ahead
 from .simd import (
     address,
     convert,
@@ -18,7 +19,6 @@ from .simd import (
     load_f32x8,
     load_i8x64,
     make,
-    prefetch_ahead,
     shuffle,
     store_f32x8,
     store_i8x32,
@@ -107,14 +107,14 @@ def nibbles64(first: int, high_bits: int | None) -> list[Any]:
 def make_k_format(block_bytes: int, first: int, high_bits: int | None) -> tuple[Any, Any]:
     """(dot_row, unpack_row) of Q4_K or Q5_K; see CpuFormat."""
     low0, high0, low1, high1 = nibbles64(first, high_bits)
-    ahead = prefetch_ahead(block_bytes)
+    ahead_of, soon = prefetch_ahead(block_bytes), prefetch(block_bytes)
 
     @inline
     def dot_row(w, groups, q, scale, sums):
         # Two sums, so that one addition's latency is not the loop's.
         acc, more, accm = zero_f32x16(), zero_f32x16(), zero_f32x8()
         for _ in range(groups >> 3):
-            ahead(w)
+            ahead_of(w)
             h = scale_bytes(w)
             s = _to_f32x8(_to_i32x8(_scales8(h, h))) * (_d8(w) * load_f32x8(scale))
             m = _to_f32x8(_to_i32x8(_minima8(h, h))) * _dmin8(w)
@@ -134,25 +134,27 @@ def make_k_format(block_bytes: int, first: int, high_bits: int | None) -> tuple[
         return sum_f32x16(acc + more) - sum_f32x8(accm)
 
     @inline
-    def unpack_row(w, groups, u, scale, minima):
+    def unpack_row(w, groups, u, stride, scale, minima, ahead):
         for _ in range(groups >> 3):
+            soon(w + ahead)
             h = scale_bytes(w)
             store_f32x8(scale, _to_f32x8(_to_i32x8(_scales8(h, h))) * _d8(w))
             store_f32x8(minima, _to_f32x8(_to_i32x8(_minima8(h, h))) * _dmin8(w))
             x = low0(w)
             store_i8x32(u, _lower_half(x, x))
-            store_i8x32(u + 64, _upper_half(x, x))
+            store_i8x32(u + 2 * stride, _upper_half(x, x))
             x = high0(w)
-            store_i8x32(u + 32, _lower_half(x, x))
-            store_i8x32(u + 96, _upper_half(x, x))
+            store_i8x32(u + stride, _lower_half(x, x))
+            store_i8x32(u + 3 * stride, _upper_half(x, x))
+            u += 4 * stride
             x = low1(w)
-            store_i8x32(u + 128, _lower_half(x, x))
-            store_i8x32(u + 192, _upper_half(x, x))
+            store_i8x32(u, _lower_half(x, x))
+            store_i8x32(u + 2 * stride, _upper_half(x, x))
             x = high1(w)
-            store_i8x32(u + 160, _lower_half(x, x))
-            store_i8x32(u + 224, _upper_half(x, x))
+            store_i8x32(u + stride, _lower_half(x, x))
+            store_i8x32(u + 3 * stride, _upper_half(x, x))
             w += block_bytes
-            u += 256
+            u += 4 * stride
             scale += 32
             minima += 32
 

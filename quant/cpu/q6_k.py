@@ -6,6 +6,7 @@ import numpy as np
 from llvmlite import ir
 
 from .blocks32 import NATURAL, CpuFormat
+from .prefetch import prefetch, prefetch_ahead
 from .simd import (
     address,
     convert,
@@ -18,10 +19,9 @@ from .simd import (
     load_i8x16,
     load_i8x64,
     make,
-    prefetch_ahead,
     shuffle,
     store_f32x16,
-    store_i8x64,
+    store_i8x32,
     sum_f32x16,
     to_f32x16,
     vec,
@@ -31,7 +31,8 @@ from .simd import (
 from .vector import I16, Builder, Value, constant, lanes, pointer
 
 _BYTES = 210
-_ahead = prefetch_ahead(_BYTES)
+_ahead, _soon = prefetch_ahead(_BYTES), prefetch(_BYTES)
+_lower, _upper = (shuffle("i8", 64, list(range(i, i + 32))) for i in (0, 32))
 
 
 def _part(chunk: int, which: int) -> Any:
@@ -87,17 +88,24 @@ def dot_row(w, groups, q, scale, sums):
 
 
 @inline
-def unpack_row(w, groups, u, scale, minima):
+def _put(u, stride, values):
+    store_i8x32(u, _lower(values, values))
+    store_i8x32(u + stride, _upper(values, values))
+
+
+@inline
+def unpack_row(w, groups, u, stride, scale, minima, ahead):
     """See CpuFormat."""
     for _ in range(groups >> 3):
+        _soon(w + ahead)
         s = to_f32x16(_to_i32x16(load_i8x16(w + 192))) * fill_f32x16(load_f16(w + 208))
         store_f32x16(scale, s)
-        store_i8x64(u, _p0(w))
-        store_i8x64(u + 64, _p1(w))
-        store_i8x64(u + 128, _p2(w))
-        store_i8x64(u + 192, _p3(w))
+        _put(u, stride, _p0(w))
+        _put(u + 2 * stride, stride, _p1(w))
+        _put(u + 4 * stride, stride, _p2(w))
+        _put(u + 6 * stride, stride, _p3(w))
         w += _BYTES
-        u += 256
+        u += 8 * stride
         scale += 64
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 
 from .blocks32 import NATURAL, CpuFormat, headers
+from .prefetch import prefetch, prefetch_ahead
 from .simd import (
     address,
     dot4_wide_x8,
@@ -16,7 +17,6 @@ from .simd import (
     load_i8x32,
     load_i8x64,
     make,
-    prefetch_ahead,
     shuffle,
     store_f32,
     store_i8x32,
@@ -32,6 +32,7 @@ from .vector import I64, constant, lanes, pointer
 
 _BYTES = 34
 _ahead = prefetch_ahead(64)
+_soon = prefetch(1)
 
 
 def _flipped(blocks: int):
@@ -85,13 +86,14 @@ def dot_row(w, groups, q, scale, sums):
 
 
 @inline
-def unpack_row(w, groups, u, scale, minima):
+def unpack_row(w, groups, u, stride, scale, minima, ahead):
     """See CpuFormat."""
     for _ in range(groups):
+        _soon(w + ahead)
         store_i8x32(u, _flipped1(w))
         store_f32(scale, load_f16(w))
         w += _BYTES
-        u += 32
+        u += stride
         scale += 4
 
 

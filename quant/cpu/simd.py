@@ -90,6 +90,7 @@ load_i64 = _scalar_load("i64", types.int64, None, I64)
 load_f32 = _scalar_load("f32", types.float32, None, F32)
 load_f16 = _scalar_load("f16", types.float32, "fpext", F32)
 store_i64 = _scalar_store("i64", types.int64, None)
+store_i32 = _scalar_store("i32", types.int32, None)
 store_f32 = _scalar_store("f32", types.float32, None)
 store_f16 = _scalar_store("f16", types.float32, "fptrunc")
 
@@ -262,11 +263,6 @@ max_f32x16_all = max_f32(16)
 sum_i32x16 = sum_i32(16)
 
 
-# How far ahead the decode kernels ask for weights, in bytes. Measured with 2 threads from DRAM:
-# 12 % over none for Q4_K; 3072 to 6144 are alike, 1024 gains nothing.
-AHEAD = 4096
-
-
 # ---- the dot product of bytes ------------------------------------------------------------------
 def dot4_code(b: Builder, acc: Value, u: Value, s: Value, *, wide: bool) -> Value:
     """acc[i] += sum of u[4i+j] * s[4i+j], j < 4; u unsigned bytes, s signed bytes.
@@ -374,21 +370,3 @@ def exp_f32(x):
 
 exp_f32x4 = exp(4)
 _first_f32x4 = literal("f32", [1.0, 0.0, 0.0, 0.0])
-
-
-# ---- prefetch ----------------------------------------------------------------------------------
-def _prefetch(b: Builder, at: Any) -> Value:
-    function = declare(b, "llvm.prefetch.p0", ir.VoidType(), [ir.PointerType(), I32, I32, I32])
-    b.call(function, [pointer(b, at), *(ir.Constant(I32, v) for v in (0, 3, 1))])
-    return ir.Constant(I64, 0)
-
-
-def prefetch_ahead(num_bytes: int) -> Any:
-    """prefetch_ahead(address): ask for the lines of `num_bytes` bytes, AHEAD of the address."""
-
-    def code(b: Builder, at: Any) -> Value:
-        for offset in range(0, num_bytes, 64):
-            _prefetch(b, b.add(at, I64(AHEAD + offset)))
-        return I64(0)
-
-    return make("prefetch_ahead", 1, lambda a: types.int64(address), _as(code))

@@ -23,10 +23,10 @@ def _offsets(name: str, fields: str) -> Any:
 _OP = "function barrier counter count_at "
 
 # Where an op puts quantized activations: see quant/cpu/activations.py. An order that no consumer
-# wants has address 0.
+# wants has address 0. `act_width`: 0, or how many tokens lie side by side (kernels/cpu/micro.py).
 _ACT = (
     "act_columns act_natural act_pair16 act_scale act_sums act_pair32 act_pair_scale act_pair_sums "
-    "act_float "
+    "act_float act_width "
 )
 
 OP = _offsets("Op", _OP)
@@ -41,25 +41,28 @@ MATMUL = _offsets(
 ROPE = _offsets(
     "Rope",
     _OP + "q k v stride num_heads num_kv_heads head_dim rope_dim kind table_at q_norm k_norm eps "
-    "q_scale kv page_bytes head_bytes",
+    "q_scale kv page_bytes head_bytes q_rows q_rows_stride",
 )
 ATTENTION = _offsets(
     "Attention",
     _OP + "q stride num_kv_heads group head_dim window softcap kv page_bytes head_bytes out "
-    "out_stride",
+    "out_stride split_stride",
 )
-COMBINE = _offsets("Combine", _OP + _ACT + "partial num_heads head_dim window out_stride")
+COMBINE = _offsets(
+    "Combine", _OP + _ACT + "partial split_stride num_heads head_dim window out out_stride"
+)
 ACTIVATE = _offsets("Activate", _OP + _ACT + "gate up stride columns kind")
 GATHER = _offsets("Gather", _OP + "x x_stride columns out out_stride")
 ROPE_TABLE = _offsets("RopeTable", _OP + "table_at rope_dim out")
 
-# The step's header. `tables`: addresses of int32 block tables, one a token (rows) or a block of
-# tokens (lanes). `valid`: tokens in each block (lanes). `out_rows`: indices of the tokens whose
-# logits are wanted: rows, or lane numbers counted through all blocks.
+# The step's header. `positions`, `tables` (addresses of int32 block tables): one a token, in lanes
+# one a slot, empty ones included. In lanes, the first `num_packed` tokens are packed: each lane is
+# a token of any sequence. Every block after theirs holds consecutive positions of one sequence.
+# `valid`: tokens in each block. `out_rows`: the tokens whose logits are wanted: rows, or slots.
 STEP = _offsets(
     "Step",
     "num_threads barrier job program num_ops patience scratch scratch_bytes num_tokens num_blocks "
-    "num_outputs token_ids positions tables valid out_rows",
+    "num_packed num_outputs token_ids positions tables valid out_rows",
 )
 
 # Rotation kinds, as models/architecture.py's Rope.
@@ -83,7 +86,7 @@ ACTIVATION_ORDER = {
 }
 
 PAGE = 32  # KV positions in a page
-MAX_ROWS = 8  # tokens of a step that the row kernels take
+MAX_ROWS = 64  # tokens of a step in the layout of rows: decoded ones of so many sequences
 # Weight rows that prefill unpacks at once: with 2 threads 32 divides the work of small matrices
 # more evenly than 64 and costs nothing measurable.
 TILE_ROWS = 32

@@ -211,6 +211,42 @@ def test_matmul_lanes(rig: ModuleType, blocks: Blocks, name: str, floats: bool) 
         check(rig.from_lanes(out.array)[:tokens, :ROWS], a @ w.T, terms, added, relative)
 
 
+@pytest.mark.parametrize("name", QUANTIZED)
+@pytest.mark.parametrize("width", [4, 8, 16])
+def test_matmul_few(rig: ModuleType, blocks: Blocks, name: str, width: int) -> None:
+    """Any number of tokens, fewer than the width and more."""
+    if width > rig.LANES:
+        pytest.skip("a vector of this CPU holds fewer tokens")
+    fmt = rig.FORMATS[name]
+    for pattern, columns, kind, tokens, bias, residual in cases(fmt, 1, 19):
+        raw, r = blocks(fmt, pattern, columns), rig.Rig()
+        w, x = finite(fmt, raw, columns), activations(kind, tokens, columns)
+        q, step = rig.quantize(x, 32)
+        a = rig.dequantize(q, step)
+        out = rig.Fenced((tokens, ROWS + 3))
+        out.array[:] = np.random.default_rng(2).standard_normal(out.array.shape)
+        before = out.array.copy()
+        fields, added = extras(r, bias, residual, before[:, :ROWS])
+        r.set_step(num_tokens=tokens)
+        r.run(
+            f"matmul_few:matmul_few{width}_{name}",
+            MATMUL,
+            weight=r.last(raw),
+            row_bytes=fmt.row_bytes(columns),
+            num_rows=ROWS,
+            columns=columns,
+            chunk=16,
+            out=out.at,
+            out_stride=4 * (ROWS + 3),
+            **r.few_input(q, step, width),
+            **fields,
+        )
+        out.check()
+        assert (out.array[:, ROWS:] == before[:, ROWS:]).all()
+        terms = np.abs(a) @ rig.magnitudes(fmt, raw, columns).T
+        check(out.array[:, :ROWS], a @ w.T, terms, added)
+
+
 @pytest.mark.parametrize("rows", [1, 3, 8, 31, 33, 97])
 @pytest.mark.parametrize("name", ["q4_k", "q8_0"])
 def test_any_number_of_rows(rig: ModuleType, tiny: ModuleType, name: str, rows: int) -> None:
@@ -267,6 +303,29 @@ def test_soft_cap_of_the_rows(rig: ModuleType, blocks: Blocks, cap: float) -> No
     )
     y = x.astype(np.float64) @ finite(fmt, raw, 96).T
     np.testing.assert_allclose(out.array, cap * np.tanh(y / cap), atol=2e-6 * cap + 1e-6)
+
+
+def test_soft_cap_of_a_few_tokens(rig: ModuleType, blocks: Blocks) -> None:
+    fmt, r = rig.FORMATS["q8_0"], rig.Rig()
+    raw = blocks(fmt, "weights", 96)
+    q, step = rig.quantize(activations("normal", 3, 96) * np.float32(100), 32)
+    out = rig.Fenced((3, ROWS))
+    r.set_step(num_tokens=3)
+    r.run(
+        "matmul_few:matmul_few4_q8_0",
+        MATMUL,
+        weight=r.last(raw),
+        row_bytes=fmt.row_bytes(96),
+        num_rows=ROWS,
+        columns=96,
+        chunk=8,
+        out=out.at,
+        out_stride=4 * ROWS,
+        softcap=30.0,
+        **r.few_input(q, step, 4),
+    )
+    y = rig.dequantize(q, step) @ finite(fmt, raw, 96).T
+    np.testing.assert_allclose(out.array, 30 * np.tanh(y / 30), atol=1e-4)
 
 
 @pytest.mark.parametrize("name", EVERY)

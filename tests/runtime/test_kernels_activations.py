@@ -81,6 +81,28 @@ def check_lanes(rig: ModuleType, r: Any, out: Any, y: NDArray[np.float64]) -> No
     np.testing.assert_array_equal(sums, q.reshape(tokens, -1, 16).sum(axis=2))
 
 
+def check_few(r: Any, out: Any, y: NDArray[np.float64], width: int, lanes: int) -> None:
+    """The int8 with `width` tokens side by side, given the exact values."""
+    tokens, columns = y.shape
+    share, blocks = lanes // width, -(-tokens // width)
+
+    def read(at: int, parts: int, dtype: Any) -> NDArray[Any]:
+        x = r.read(at, (blocks, parts, width, share), dtype).transpose(0, 2, 1, 3)
+        return x.reshape(blocks * width, parts, share)[:tokens]
+
+    q = r.read(out.natural, (blocks, columns // (4 * share), width, 4 * share), np.int8)
+    q = q.transpose(0, 2, 1, 3).reshape(blocks * width, columns)[:tokens].astype(np.float64)
+    step = read(out.scale, columns // 32, np.float32)
+    assert (step == step[:, :, :1]).all()
+    largest = np.abs(y.reshape(tokens, -1, 32)).max(axis=2)
+    np.testing.assert_allclose(step[:, :, 0], largest / 127, rtol=2e-6, atol=1e-35)
+    wide = np.repeat(step[:, :, 0].astype(np.float64), 32, axis=1)
+    assert (np.abs(q * wide - y) <= wide * 0.5001 + np.abs(y) * 2e-6).all()
+    sums = read(out.sums, columns // 16, np.int32)
+    assert not sums[:, :, 1:].any()
+    np.testing.assert_array_equal(sums[:, :, 0], q.reshape(tokens, -1, 16).sum(axis=2))
+
+
 def close(got: NDArray[np.float32], y: NDArray[np.float64]) -> None:
     """Within a few float32 roundings, of each value and of the row's largest ones."""
     scale = np.abs(y).max(axis=1, keepdims=True)
@@ -112,6 +134,34 @@ def test_norm_rows(rig: ModuleType, tokens: int, columns: int) -> None:
             close(r.read(out.plain, x.shape), y)
         if orders != FLOAT:
             check_rows(rig, r, out, y)
+
+
+@pytest.mark.parametrize("columns", COLUMNS)
+@pytest.mark.parametrize("tokens", [1, 4, 9, 17])
+@pytest.mark.parametrize("width", [4, 8, 16])
+def test_norm_few(rig: ModuleType, tokens: int, columns: int, width: int) -> None:
+    if width > rig.LANES:
+        pytest.skip("a vector of this CPU holds fewer tokens")
+    x, weight = inputs(tokens, columns), weights(columns)
+    y = rms_norm(x.astype(np.float64), weight.astype(np.float64), 1e-5)
+    for orders in (FLOAT, NATURAL | FLOAT, PAIR16):
+        r = rig.Rig()
+        out = r.buffers(tokens, columns, orders, lanes=False, width=width)
+        r.set_step(num_tokens=tokens)
+        r.run(
+            "norm:norm_rows",
+            NORM,
+            x=r.last(x),
+            x_stride=4 * columns,
+            eps=1e-5,
+            weight=r.last(weight),
+            columns=columns,
+            **out.fields(),
+        )
+        if orders & FLOAT:
+            close(r.read(out.plain, x.shape), y)
+        if orders != FLOAT:
+            check_few(r, out, y, width, rig.LANES)
 
 
 @pytest.mark.parametrize("columns", COLUMNS)

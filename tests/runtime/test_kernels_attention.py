@@ -8,6 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from llamba.models.architecture import Rope
+from llamba.runtime.cache import CACHE_TYPES
 from llamba.runtime.kernels.records import (
     ATTENTION,
     COMBINE,
@@ -30,46 +31,98 @@ LENGTHS = (1, 31, 32, 33, 511, 512, 513, 1100)  # a split is 512 positions
 
 
 class Cache:
-    """One layer's pages as the kernels see them; slots that nothing was stored in are NaN."""
+    """One layer's pages as the kernels see them; what nothing was stored in is NaN, or bytes of -1
+    with NaN scales. The layouts are in the words of runtime/cache.py.
+    """
 
-    def __init__(self, num_pages: int, kv_heads: int, dim: int) -> None:
-        self.kv_heads, self.dim = kv_heads, dim
-        self.pages = np.full((num_pages, kv_heads, 2, PAGE * dim), np.nan, np.float16)
+    def __init__(self, num_pages: int, kv_heads: int, dim: int, kind: str) -> None:
+        self.kv_heads, self.dim, self.kind = kv_heads, dim, kind
+        self.head_bytes = 2 * PAGE * dim * 2 if kind == "f16" else 2 * PAGE * dim // 32 * 34
+        self.pages = np.full((num_pages, kv_heads, self.head_bytes), 0xFF, np.uint8)
         self._free = list(np.random.default_rng(dim).permutation(num_pages))
 
     def table(self, positions: int) -> NDArray[np.int32]:
         """A block table of scattered pages."""
         return np.array([self._free.pop() for _ in range(-(-positions // PAGE))], np.int32)
 
-    def slots(self, table: NDArray[np.int32]) -> tuple[NDArray, NDArray]:
-        """Views by page: K (pages, kv_heads, dim, PAGE) and V (pages, kv_heads, PAGE, dim)."""
-        found = self.pages[table]
-        k = found[:, :, 0].reshape(len(table), self.kv_heads, self.dim, PAGE)
-        return k, found[:, :, 1].reshape(len(table), self.kv_heads, PAGE, self.dim)
+    def _slots(self, page: int) -> list[NDArray]:
+        """Views of a page's arrays with the slots first: (PAGE, kv_heads, ...)."""
+        raw, d, n = self.pages[page], self.dim, PAGE * self.dim
+        if self.kind == "f16":
+            k, v = raw[:, : 2 * n].view(np.float16), raw[:, 2 * n :].view(np.float16)
+            keys = np.moveaxis(k.reshape(-1, d, PAGE), 2, 0)
+            return [keys, np.moveaxis(v.reshape(-1, PAGE, d), 1, 0)]
+        found = []
+        for half in (raw[:, : n + n // 16], raw[:, n + n // 16 :]):
+            scales = half[:, n:].view(np.float16).reshape(-1, d // 32, PAGE)
+            values = half[:, :n].view(np.int8)
+            if not found:
+                fours = np.moveaxis(values.reshape(-1, d // 4, PAGE, 4), 2, 0)
+                found += [fours, np.moveaxis(scales, 2, 0)]
+            else:
+                rows = np.moveaxis(values.reshape(-1, PAGE, d), 1, 0)
+                found += [rows, np.moveaxis(scales, 2, 0)]
+        return found
 
     def store(self, table: NDArray[np.int32], k: NDArray, v: NDArray) -> None:
-        """Put (positions, kv_heads, dim) in."""
-        old_k, old_v = self.slots(table)
+        """Put (positions, kv_heads, dim) in, rounded."""
         for p in range(len(k)):
-            old_k[p // PAGE, :, :, p % PAGE] = k[p]
-            old_v[p // PAGE, :, p % PAGE] = v[p]
-        self.pages[table, :, 0] = old_k.reshape(len(table), self.kv_heads, -1)
-        self.pages[table, :, 1] = old_v.reshape(len(table), self.kv_heads, -1)
+            arrays = self._slots(table[p // PAGE])
+            if self.kind == "f16":
+                arrays[0][p % PAGE], arrays[1][p % PAGE] = k[p], v[p]
+                continue
+            for i, x in enumerate((k[p], v[p])):
+                groups = x.reshape(self.kv_heads, -1, 32)
+                scale = np.abs(groups).max(axis=2) / 127
+                q = np.rint(groups / np.maximum(scale, 1e-32)[:, :, None]).astype(np.int8)
+                arrays[2 * i][p % PAGE] = q.reshape(arrays[2 * i].shape[1:])
+                arrays[2 * i + 1][p % PAGE] = scale
 
     def load(self, table: NDArray[np.int32], positions: int) -> tuple[NDArray, NDArray]:
-        """What positions 0.. hold, (positions, kv_heads, dim) each."""
-        k, v = self.slots(table)
-        k = k.transpose(0, 3, 1, 2).reshape(-1, self.kv_heads, self.dim)
-        v = v.transpose(0, 2, 1, 3).reshape(-1, self.kv_heads, self.dim)
-        return k[:positions], v[:positions]
+        """What positions 0.. hold, float64 (positions, kv_heads, dim) each."""
+        parts: list[list[NDArray]] = [[], []]
+        shape = (PAGE, self.kv_heads, self.dim)
+        for page in table:
+            arrays = [a.astype(np.float64) for a in self._slots(page)]
+            if self.kind == "f16":
+                parts[0].append(arrays[0])
+                parts[1].append(arrays[1])
+                continue
+            for i in (0, 1):
+                scales = np.repeat(arrays[2 * i + 1], 32, axis=2)
+                parts[i].append(arrays[2 * i].reshape(shape) * scales)
+        k, v = (np.concatenate(part)[:positions] for part in parts)
+        return k, v
+
+    def take(self, other: "Cache", table: NDArray[np.int32], start: int, end: int) -> None:
+        """The bytes of another's positions start..end-1."""
+        for p in range(start, end):
+            page = table[p // PAGE]
+            for mine, theirs in zip(self._slots(page), other._slots(page), strict=True):
+                mine[p % PAGE] = theirs[p % PAGE]
+
+    def check(self, got: NDArray, wanted: NDArray) -> None:
+        """(positions, kv_heads, dim) as rounding allows: half a step, and that of the scale."""
+        error = np.abs(got - wanted)
+        if self.kind == "f16":
+            assert (error <= np.abs(wanted) * 2.0**-11 * 1.002 + 4e-7).all()
+            return
+        groups = np.abs(wanted).reshape(*wanted.shape[:2], -1, 32)
+        largest = np.repeat(groups.max(axis=3), 32, axis=2)
+        assert (error <= largest * (1 / 254 + 2.0**-11) * 1.002 + 4e-6).all()
 
     def fields(self) -> dict[str, int]:
-        head = 2 * PAGE * self.dim * 2
         return {
             "kv": self.pages.ctypes.data,
-            "page_bytes": self.kv_heads * head,
-            "head_bytes": head,
+            "page_bytes": self.kv_heads * self.head_bytes,
+            "head_bytes": self.head_bytes,
         }
+
+
+@pytest.fixture(params=CACHE_TYPES)
+def kv(request: pytest.FixtureRequest) -> str:
+    """Every cache type."""
+    return request.param
 
 
 # ---- rope and the pages ------------------------------------------------------------------------
@@ -93,14 +146,16 @@ def test_rope_tables(rig: ModuleType, factors: list[float] | None) -> None:
 class RopeCase:
     """Inputs of a rope op, and what it must leave: q, k, v rotated in float64."""
 
-    def __init__(self, rig: ModuleType, kind: Rope, dim: int, rope_dim: int, norms: bool) -> None:
+    def __init__(
+        self, rig: ModuleType, kv: str, kind: Rope, dim: int, rope_dim: int, norms: bool
+    ) -> None:
         self.rig, self.r, self.kind = rig, rig.Rig(), kind
         self.heads, self.kv_heads, self.dim, self.rope_dim = 5, 3, dim, rope_dim
         self.columns = (self.heads + 2 * self.kv_heads) * dim
         rng = np.random.default_rng(dim)
         self.tables = RopeTables(rope_dim, None)
         self.norms = (1 + 0.2 * rng.standard_normal((2, dim))).astype(np.float32) if norms else None
-        self.cache = Cache(60, self.kv_heads, dim)
+        self.cache = Cache(60, self.kv_heads, dim, kv)
 
     def expected(
         self, x: NDArray[np.float32], positions: NDArray[np.int64]
@@ -134,15 +189,12 @@ class RopeCase:
     def check_pages(
         self, table: NDArray[np.int32], start: int, k: NDArray, v: NDArray, before: Cache
     ) -> None:
-        """New positions hold float16 of k and v; everything else is as it was."""
+        """New positions hold k and v, rounded; then `before` gets them, too."""
         end = start + len(k)
         new = self.cache.load(table, end)
         for got, wanted in zip(new, (k, v), strict=True):
-            error = np.abs(got[start:].astype(np.float64) - wanted)
-            assert (error <= np.abs(wanted) * 2.0**-11 * 1.002 + 4e-7).all()
-        old = before.load(table, end)
-        whole = [np.concatenate([o[:start], n[start:]]) for o, n in zip(old, new, strict=True)]
-        before.store(table, *whole)
+            self.cache.check(got[start:], wanted)
+        before.take(self.cache, table, start, end)
 
 
 ROPES = [
@@ -158,15 +210,17 @@ ROPES = [
 
 
 def copy_of(cache: Cache) -> Cache:
-    copy = Cache(len(cache.pages), cache.kv_heads, cache.dim)
+    copy = Cache(len(cache.pages), cache.kv_heads, cache.dim, cache.kind)
     copy.pages = cache.pages.copy()
     return copy
 
 
 @pytest.mark.parametrize(("kind", "dim", "rope_dim", "norms"), ROPES)
-def test_rope_rows(rig: ModuleType, kind: Rope, dim: int, rope_dim: int, norms: bool) -> None:
+def test_rope_rows(
+    rig: ModuleType, kv: str, kind: Rope, dim: int, rope_dim: int, norms: bool
+) -> None:
     """Eight tokens of several sequences: within a page, over its border, far out."""
-    case = RopeCase(rig, kind, dim, rope_dim, norms)
+    case = RopeCase(rig, kv, kind, dim, rope_dim, norms)
     runs = [(0, 1), (30, 4), (31, 1), (1000, 2)]  # start, tokens
     case.tables.reach(1002)
     positions = np.concatenate([np.arange(s, s + n) for s, n in runs])
@@ -178,7 +232,7 @@ def test_rope_rows(rig: ModuleType, kind: Rope, dim: int, rope_dim: int, norms: 
     pointers = [t.ctypes.data for t, (_, n) in zip(tables, runs, strict=True) for _ in range(n)]
     case.r.set_step(num_tokens=8, positions=positions, tables=np.array(pointers, np.int64))
     case.r.run(
-        "rope:rope_rows",
+        f"rope:rope_rows_{kv}",
         ROPE,
         q=q_at,
         k=k_at,
@@ -199,63 +253,81 @@ def test_rope_rows(rig: ModuleType, kind: Rope, dim: int, rope_dim: int, norms: 
 
 
 @pytest.mark.parametrize(("kind", "dim", "rope_dim", "norms"), ROPES)
-def test_rope_lanes(rig: ModuleType, kind: Rope, dim: int, rope_dim: int, norms: bool) -> None:
+def test_rope_lanes(
+    rig: ModuleType, kv: str, kind: Rope, dim: int, rope_dim: int, norms: bool
+) -> None:
     """Sequences that start on and off the borders of blocks and pages, with blocks partly empty."""
-    case, n = RopeCase(rig, kind, dim, rope_dim, norms), rig.LANES
+    n = rig.LANES
     runs = [(0, 3), (0, 2 * n), (n, n + 1), (29, n), (5, 40), (700, 1)]
+    rope_in_lanes(RopeCase(rig, kv, kind, dim, rope_dim, norms), [], runs)
+
+
+@pytest.mark.parametrize(("kind", "dim", "rope_dim", "norms"), ROPES)
+def test_rope_packed(
+    rig: ModuleType, kv: str, kind: Rope, dim: int, rope_dim: int, norms: bool
+) -> None:
+    """Tokens of many sequences in a block; some of one, over the border of a page; one block whole
+    and at a page's begin.
+    """
+    n = rig.LANES
+    packed = [(700, 1), (0, 1), (30, 5), (64, 1), (31, 1), (0, 2), (96, n)]
+    rope_in_lanes(RopeCase(rig, kv, kind, dim, rope_dim, norms), packed, [(0, n), (29, 3)])
+    rope_in_lanes(RopeCase(rig, kv, kind, dim, rope_dim, norms), [(32, n)], [])
+    rope_in_lanes(RopeCase(rig, kv, kind, dim, rope_dim, norms), packed[:1], [])
+
+
+def rope_in_lanes(
+    case: RopeCase, packed: list[tuple[int, int]], runs: list[tuple[int, int]]
+) -> None:
+    """(start, tokens) of sequences, side by side or each in blocks of its own."""
+    rig, n, dim = case.rig, case.rig.LANES, case.dim
     case.tables.reach(701)
-    x, positions, tables, valid, pointers = [], [], [], [], []
-    rng = np.random.default_rng(1)
-    for start, tokens in runs:
-        blocks = -(-tokens // n)
-        tables.append(case.cache.table(start + tokens))
-        x.append(rng.standard_normal((tokens, case.columns)).astype(np.float32) * 3)
-        run = np.arange(start, start + blocks * n)
-        positions.append(np.minimum(run, start + tokens - 1))
-        valid += [n] * (blocks - 1) + [tokens - (blocks - 1) * n]
-        pointers += [tables[-1].ctypes.data] * blocks
-    before = copy_of(case.cache)
-    filled = np.concatenate([np.pad(part, ((0, -len(part) % n), (0, 0)), "edge") for part in x])
-    out = rig.Fenced((len(valid), case.columns, n))
-    out.array[:] = rig.to_lanes(filled)
-    every = np.concatenate(positions)
-    case.r.set_step(
-        num_tokens=len(every),
-        num_blocks=len(valid),
-        positions=every,
-        tables=np.array(pointers, np.int64),
-        valid=np.array(valid, np.int64),
-    )
-    angles = rig.Fenced((len(valid), rope_dim, n))
-    if kind is not Rope.NONE:
+    layout, rng = rig.Layout(), np.random.default_rng(1)
+    every = [*packed, *runs]
+    tables = [case.cache.table(start + tokens) for start, tokens in every]
+    x = [rng.standard_normal((t, case.columns)).astype(np.float32) * 3 for _, t in every]
+    for (start, tokens), table in zip(packed, tables, strict=False):
+        layout.pack(start, tokens, table)
+    for (start, tokens), table in zip(runs, tables[len(packed) :], strict=True):
+        layout.chunk(start, tokens, table)
+    layout.into(case.r)
+    before, out = copy_of(case.cache), rig.Fenced((layout.num_blocks, case.columns, n))
+    out.array[:] = rig.to_lanes(layout.place(x))
+    angles = rig.Fenced((layout.num_blocks, case.rope_dim, n))
+    if case.kind is not Rope.NONE:
         case.r.run(
             "rope:rope_table_lanes",
             ROPE_TABLE,
             table_at=case.tables.cell(1e4, 1.0, True),
-            rope_dim=rope_dim,
+            rope_dim=case.rope_dim,
             out=angles.at,
         )
     angles.check()
     q_at, k_at, v_at = (
         out.at + 4 * n * c * dim for c in (0, case.heads, case.heads + case.kv_heads)
     )
+    rows = rig.Fenced((-(-layout.num_packed // n) * n, case.heads * dim), fill=np.nan)
     case.r.run(
-        "rope:rope_lanes",
+        f"rope:rope_lanes_{case.cache.kind}",
         ROPE,
         q=q_at,
         k=k_at,
         v=v_at,
         stride=case.columns,
         table_at=angles.at,
+        q_rows=rows.at,
+        q_rows_stride=4 * case.heads * dim,
         **case.fields(),
     )
     out.check()
-    got, at = rig.from_lanes(out.array)[:, : case.heads * dim], 0
-    for part, table, (start, tokens) in zip(x, tables, runs, strict=True):
+    rows.check()
+    got = rig.from_lanes(out.array)[:, : case.heads * dim]
+    packed_rows = rows.array[: layout.num_packed]
+    np.testing.assert_array_equal(packed_rows, got[: layout.num_packed])
+    for part, table, (start, tokens), places in zip(x, tables, every, layout.places, strict=True):
         q, k, v = case.expected(part, np.arange(start, start + tokens))
-        np.testing.assert_allclose(got[at : at + tokens], q.reshape(tokens, -1), atol=3e-6)
+        np.testing.assert_allclose(got[places], q.reshape(tokens, -1), atol=3e-6)
         case.check_pages(table, start, k, v, before)
-        at += -(-tokens // n) * n
     np.testing.assert_array_equal(case.cache.pages, before.pages)
 
 
@@ -267,13 +339,14 @@ def sequence(
 
     Scores have a standard deviation of about 2: attention with a few clear favourites.
     """
-    k = rng.standard_normal((length, cache.kv_heads, cache.dim)).astype(np.float16)
-    v = (rng.standard_normal(k.shape) + 0.3).astype(np.float16)
+    k = rng.standard_normal((length, cache.kv_heads, cache.dim))
+    v = rng.standard_normal(k.shape) + 0.3
     table = cache.table(length)
     cache.store(table, k, v)
+    k, v = cache.load(table, length)
     q = rng.standard_normal((tokens, heads, cache.dim)) * 2 / np.sqrt(cache.dim)
     q[0, 0] *= 20  # one head that sees a single position
-    return table, q.astype(np.float32).astype(np.float64), k.astype(float), v.astype(float)
+    return table, q.astype(np.float32).astype(np.float64), k, v
 
 
 def check_attention(got: NDArray, expected: NDArray, q: NDArray, k: NDArray, v: NDArray) -> None:
@@ -286,16 +359,23 @@ def check_attention(got: NDArray, expected: NDArray, q: NDArray, k: NDArray, v: 
 
 
 def run_rows(
-    rig: ModuleType, group: int, dim: int, lengths: tuple[int, ...], window: int, cap: float
+    rig: ModuleType,
+    kv: str,
+    group: int,
+    dim: int,
+    lengths: tuple[int, ...],
+    window: int,
+    cap: float,
 ) -> None:
     """Decode attention and combine for one token each of sequences of the given lengths."""
     kv_heads, tokens = (3 if group < 4 else 2), len(lengths)
     heads, rng, r = kv_heads * group, np.random.default_rng(group * dim), rig.Rig()
-    cache = Cache(sum(-(-n // PAGE) for n in lengths) + 3, kv_heads, dim)
+    cache = Cache(sum(-(-n // PAGE) for n in lengths) + 3, kv_heads, dim, kv)
     cases = [sequence(rng, cache, heads, n, 1) for n in lengths]
     q = np.concatenate([c[1] for c in cases]).reshape(tokens, -1).astype(np.float32)
     splits = -(-max(lengths) // (PAGE * SPLIT_PAGES))
-    partial = rig.Fenced((tokens, heads, splits, dim + 16), fill=np.nan)
+    partial = rig.Fenced((splits, tokens, heads, dim + 16), fill=np.nan)
+    pieces = {"split_stride": tokens * heads * (dim + 16) * 4}
     r.set_step(
         num_tokens=tokens,
         positions=np.array(lengths, np.int64) - 1,
@@ -304,7 +384,7 @@ def run_rows(
     each = max(g for g in range(1, 9) if group % g == 0)
     sizes = {"head_dim": dim, "window": window}
     r.run(
-        f"attention:attention_rows_{each}",
+        f"attention:attention_rows_{each}_{kv}",
         ATTENTION,
         q=r.last(q),
         stride=4 * heads * dim,
@@ -312,18 +392,18 @@ def run_rows(
         group=group,
         softcap=float(cap),
         out=partial.at,
-        out_stride=splits * (dim + 16) * 4,
+        **pieces,
         **sizes,
         **cache.fields(),
     )
     partial.check()
     out = r.buffers(tokens, heads * dim, FLOAT | NATURAL | PAIR16, lanes=False)
     r.run(
-        "attention:combine_rows",
+        "attention_combine:combine_rows",
         COMBINE,
         partial=partial.at,
         num_heads=heads,
-        out_stride=splits * (dim + 16) * 4,
+        **pieces,
         **sizes,
         **out.fields(),
     )
@@ -341,105 +421,149 @@ def run_rows(
 
 @pytest.mark.parametrize("dim", DIMS)
 @pytest.mark.parametrize("group", GROUPS)
-def test_decode(rig: ModuleType, group: int, dim: int) -> None:
-    run_rows(rig, group, dim, LENGTHS, 0, 0.0)
+def test_decode(rig: ModuleType, kv: str, group: int, dim: int) -> None:
+    run_rows(rig, kv, group, dim, LENGTHS, 0, 0.0)
 
 
 @pytest.mark.parametrize("window", [1, 7, 32, 100, 512, 600])
 @pytest.mark.parametrize(("group", "dim"), [(4, 64), (1, 256)])
-def test_decode_in_a_window(rig: ModuleType, group: int, dim: int, window: int) -> None:
-    run_rows(rig, group, dim, LENGTHS, window, 0.0)
-    run_rows(rig, group, dim, (window, window + 1, window + 31, window + 32), window, 0.0)
+def test_decode_in_a_window(rig: ModuleType, kv: str, group: int, dim: int, window: int) -> None:
+    run_rows(rig, kv, group, dim, LENGTHS, window, 0.0)
+    run_rows(rig, kv, group, dim, (window, window + 1, window + 31, window + 32), window, 0.0)
 
 
 @pytest.mark.parametrize("cap", [1.5, 50.0])
 @pytest.mark.parametrize("window", [0, 40])
-def test_decode_with_soft_cap(rig: ModuleType, window: int, cap: float) -> None:
-    run_rows(rig, 2, 96, LENGTHS, window, cap)
-    run_rows(rig, 12, 32, LENGTHS[:5], window, cap)
+def test_decode_with_soft_cap(rig: ModuleType, kv: str, window: int, cap: float) -> None:
+    run_rows(rig, kv, 2, 96, LENGTHS, window, cap)
+    run_rows(rig, kv, 12, 32, LENGTHS[:5], window, cap)
 
 
 @pytest.mark.parametrize("length", LENGTHS)
-def test_decode_alone(rig: ModuleType, length: int) -> None:
+def test_decode_alone(rig: ModuleType, kv: str, length: int) -> None:
     """With nobody longer in the step there are fewer splits."""
-    run_rows(rig, 3, 64, (length,), 0, 0.0)
+    run_rows(rig, kv, 3, 64, (length,), 0, 0.0)
 
 
 def run_lanes(
     rig: ModuleType,
+    kv: str,
     group: int,
     dim: int,
     runs: tuple[tuple[int, int], ...],
     window: int = 0,
     cap: float = 0.0,
+    packed: tuple[tuple[int, int], ...] = (),
 ) -> None:
-    """Prefill attention of (start, tokens) chunks of sequences of their own."""
+    """Attention of (start, tokens) chunks of sequences of their own, some packed."""
     n, kv_heads = rig.LANES, (3 if group < 4 else 2)
     heads, rng, r = kv_heads * group, np.random.default_rng(group * dim), rig.Rig()
-    cache = Cache(sum(-(-(s + t) // PAGE) for s, t in runs) + 3, kv_heads, dim)
-    cases = [sequence(rng, cache, heads, s + t, t) for s, t in runs]
-    q, positions, valid, pointers = [], [], [], []
-    for (start, tokens), case in zip(runs, cases, strict=True):
-        blocks = -(-tokens // n)
-        q.append(rig.padded(case[1].reshape(tokens, -1).astype(np.float32)))
-        run = np.arange(start, start + blocks * n)
-        positions.append(np.minimum(run, start + tokens - 1))
-        valid += [n] * (blocks - 1) + [tokens - (blocks - 1) * n]
-        pointers += [case[0].ctypes.data] * blocks
+    every = [*packed, *runs]
+    cache = Cache(sum(-(-(s + t) // PAGE) for s, t in every) + 3, kv_heads, dim, kv)
+    cases = [sequence(rng, cache, heads, s + t, t) for s, t in every]
+    layout = rig.Layout()
+    for (start, tokens), case in zip(packed, cases, strict=False):
+        layout.pack(start, tokens, case[0])
+    for (start, tokens), case in zip(runs, cases[len(packed) :], strict=True):
+        layout.chunk(start, tokens, case[0])
+    layout.into(r)
     columns = (heads + 2 * kv_heads) * dim  # q as it lies between k and v
-    x = np.pad(np.concatenate(q), ((0, 0), (0, columns - heads * dim)), constant_values=np.nan)
-    out = rig.Fenced((len(valid), heads * dim, n), fill=np.nan)
-    r.set_step(
-        num_tokens=len(x),
-        num_blocks=len(valid),
-        positions=np.concatenate(positions),
-        tables=np.array(pointers, np.int64),
-        valid=np.array(valid, np.int64),
-    )
+    q = layout.place([c[1].reshape(len(c[1]), -1).astype(np.float32) for c in cases])
+    x = np.pad(q, ((0, 0), (0, columns - heads * dim)), constant_values=np.nan)
+    out = rig.Fenced((layout.num_blocks, heads * dim, n), fill=np.nan)
+    fields = {
+        "num_kv_heads": kv_heads,
+        "group": group,
+        "head_dim": dim,
+        "window": window,
+        "softcap": float(cap),
+        **cache.fields(),
+    }
     r.run(
-        "attention_lanes:attention_lanes",
+        f"attention_lanes:attention_lanes_{kv}",
         ATTENTION,
         q=r.last(rig.to_lanes(x)),
         stride=columns,
-        num_kv_heads=kv_heads,
-        group=group,
-        head_dim=dim,
-        window=window,
-        softcap=float(cap),
         out=out.at,
         out_stride=heads * dim,
-        **cache.fields(),
+        **fields,
     )
+    blocks = -(-layout.num_packed // n)
+    assert np.isnan(out.array[:blocks]).all()
+    rows, longest = max(layout.num_packed, 1), max(s + t for s, t in packed or [(0, 1)])
+    partial = rig.Fenced((-(-longest // (PAGE * SPLIT_PAGES)), rows, heads, dim + 16), fill=np.nan)
+    pieces = {"split_stride": rows * heads * (dim + 16) * 4}
+    each = max(g for g in range(1, 9) if group % g == 0)
+    r.run(
+        f"attention:attention_rows_{each}_{kv}",
+        ATTENTION,
+        "num_packed",
+        q=r.last(q[: layout.num_packed]),
+        stride=4 * heads * dim,
+        out=partial.at,
+        **pieces,
+        **fields,
+    )
+    r.run(
+        "attention_combine:combine_lanes",
+        COMBINE,
+        "num_packed",
+        partial=partial.at,
+        num_heads=heads,
+        head_dim=dim,
+        window=window,
+        out=out.at,
+        out_stride=heads * dim,
+        **pieces,
+    )
+    partial.check()
     out.check()
-    got, at = rig.from_lanes(out.array), 0
-    for (_, tokens), (_, queries, k, v) in zip(runs, cases, strict=True):
+    got = rig.from_lanes(out.array)
+    for (_, queries, k, v), places in zip(cases, layout.places, strict=True):
         expected = attention(queries, k, v, scale=1.0, window=window, softcap=cap)
-        part = got[at : at + tokens].reshape(expected.shape)
-        check_attention(part, expected, queries, k, v)
-        at += -(-tokens // n) * n
+        check_attention(got[places].reshape(expected.shape), expected, queries, k, v)
+
+
+PACKED = ((0, 1), (30, 5), (511, 1), (512, 3), (0, 2), (1099, 1), (63, 1), (64, 1), (600, 9))
+
+
+@pytest.mark.parametrize(
+    ("group", "dim"), [(1, 64), (3, 64), (7, 64), (6, 128), (4, 256), (16, 32)]
+)
+def test_packed(rig: ModuleType, kv: str, group: int, dim: int) -> None:
+    """Tokens of many sequences, some several, with chunks behind them and without."""
+    run_lanes(rig, kv, group, dim, ((13, 40), (0, 16)), packed=PACKED)
+    run_lanes(rig, kv, group, dim, (), packed=PACKED[3:6])
+    run_lanes(rig, kv, group, dim, ((40, 3),), packed=((100, rig.LANES),))
+
+
+@pytest.mark.parametrize("cap", [0.0, 20.0])
+@pytest.mark.parametrize("window", [1, 40, 513])
+def test_packed_in_a_window(rig: ModuleType, kv: str, window: int, cap: float) -> None:
+    run_lanes(rig, kv, 2, 96, ((13, 40),), window, cap, packed=PACKED)
 
 
 @pytest.mark.parametrize("dim", DIMS)
 @pytest.mark.parametrize("group", GROUPS)
-def test_prefill(rig: ModuleType, group: int, dim: int) -> None:
+def test_prefill(rig: ModuleType, kv: str, group: int, dim: int) -> None:
     """Chunks from the start, from the middle of a page, a block or both; one token; long ones."""
     runs = ((0, 1), (0, 16), (0, 45), (13, 9), (16, 33), (32, 32), (1075, 25))
-    run_lanes(rig, group, dim, runs)
+    run_lanes(rig, kv, group, dim, runs)
 
 
 @pytest.mark.parametrize("length", LENGTHS)
-def test_prefill_lengths(rig: ModuleType, length: int) -> None:
-    run_lanes(rig, 3, 64, ((0, length),) if length < 600 else ((length - 77, 77),))
+def test_prefill_lengths(rig: ModuleType, kv: str, length: int) -> None:
+    run_lanes(rig, kv, 3, 64, ((0, length),) if length < 600 else ((length - 77, 77),))
 
 
 @pytest.mark.parametrize("window", [1, 7, 16, 32, 100, 600])
 @pytest.mark.parametrize(("group", "dim"), [(4, 64), (1, 256)])
-def test_prefill_in_a_window(rig: ModuleType, group: int, dim: int, window: int) -> None:
+def test_prefill_in_a_window(rig: ModuleType, kv: str, group: int, dim: int, window: int) -> None:
     runs = ((0, 9), (0, 75), (window, 40), (window - 1, 17), (5 * 32 + 3, 50), (700, 30))
-    run_lanes(rig, group, dim, runs, window)
+    run_lanes(rig, kv, group, dim, runs, window)
 
 
 @pytest.mark.parametrize("cap", [1.5, 50.0])
 @pytest.mark.parametrize("window", [0, 40])
-def test_prefill_with_soft_cap(rig: ModuleType, window: int, cap: float) -> None:
-    run_lanes(rig, 2, 96, ((0, 70), (33, 20)), window, cap)
+def test_prefill_with_soft_cap(rig: ModuleType, kv: str, window: int, cap: float) -> None:
+    run_lanes(rig, kv, 2, 96, ((0, 70), (33, 20)), window, cap)

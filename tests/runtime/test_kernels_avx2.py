@@ -16,6 +16,7 @@ from llamba.models.weights import Weights
 from llamba.quant import jit
 from llamba.quant.target import target
 from llamba.runtime.batch import PAGE_SIZE, Batch, Segment
+from llamba.runtime.cache import CACHE_TYPES
 from llamba.runtime.forward import build_program
 from llamba.runtime.kernels.records import ACTIVATION_ORDER
 from llamba.runtime.kernels.reference import log_softmax
@@ -114,8 +115,9 @@ COMPILE = "import sys; from llamba.quant import jit; jit.load(sys.argv[1:])"
 SOME = [
     *(f"matmul:matmul_rows_{name}" for name in ("q4_1", "q4_k", "q5_0", "q6_k", "q8_0")),
     "matmul_lanes:matmul_lanes_q4_k",
-    "attention:attention_rows_3",
-    "attention_lanes:attention_lanes",
+    "attention:attention_rows_3_f16",
+    "attention:attention_rows_3_q8_0",
+    "attention_lanes:attention_lanes_f16",
     "activation:activate_rows",
     "norm:norm_lanes",
 ]
@@ -123,9 +125,11 @@ OTHERS = [
     *(f"matmul:matmul_rows_{name}" for name in ACTIVATION_ORDER),
     *(f"matmul_lanes:matmul_lanes_{name}" for name in ACTIVATION_ORDER),
     *(f"matmul:matmul_float_rows_{name}" for name in ("f16", "bf16", "q5_k")),
-    *(f"attention:attention_rows_{group}" for group in range(1, 9)),
-    *("rope:rope_rows", "rope:rope_lanes", "norm:norm_rows", "activation:activate_lanes"),
-    *("attention:combine_rows", "gather:unpack_lanes", "embedding:embed_rows_q6_k"),
+    *(f"attention:attention_rows_{group}_{kv}" for group in range(1, 9) for kv in CACHE_TYPES),
+    *(f"rope:rope_{layout}_{kv}" for layout in ("rows", "lanes") for kv in CACHE_TYPES),
+    *("attention_lanes:attention_lanes_q8_0", "attention_combine:combine_lanes"),
+    *("norm:norm_rows", "activation:activate_lanes"),
+    *("attention_combine:combine_rows", "gather:unpack_lanes", "embedding:embed_rows_q6_k"),
     "interpreter:run_program",
 ]
 # Registers and instructions that only AVX-512 (or AVX-VNNI) has.

@@ -330,22 +330,31 @@ def test_runs_repeat_to_the_bit(tiny_gguf: Tiny, count: int) -> None:
         np.testing.assert_array_equal(got, every[0])
 
 
-def test_a_token_of_rows_does_not_depend_on_its_neighbours(tiny_gguf: Tiny) -> None:
-    """Up to eight tokens, each row is computed alike whoever shares the step: equal bits."""
-    weights = open_weights(tiny_gguf(weights="Q4_1", **SIZES))
-    with program_of(weights) as program:
-        ids = [random_ids(weights, 40, seed) for seed in range(8)]
-        pages = np.array(scattered(0, 16)).reshape(8, 2).tolist()
-
-        def prefilled() -> list[Sequence]:
+@pytest.mark.parametrize("weights", ["Q4_1", "Q5_0", "Q8_0", "F16"])
+@pytest.mark.parametrize("cache_type", ["f16", "q8_0"])
+def test_deterministic(tiny_gguf: Tiny, weights: str, cache_type: str) -> None:
+    """PAINS P39: equal bits in chunks of any size, alone or among others, on any threads."""
+    opened = open_weights(tiny_gguf(weights=weights, **SIZES))
+    ids = [random_ids(opened, 60, seed) for seed in range(20)]
+    pages = np.array(scattered(0, 40)).reshape(20, 2).tolist()
+    expected = None
+    for threads in (1, 2, 3):
+        options = {"deterministic": True, "cache_type": cache_type, "num_threads": threads}
+        with program_of(opened, **options) as program:
+            for sizes in ([59], [1] * 59, [8, 31, 20], [13, 33, 13]):
+                first = run_chunks(program, ids[0], [n for n in sizes if n] + [1])[-2:]
+                expected = first if expected is None else expected
+                np.testing.assert_array_equal(first, expected)
+            # The first among 19 others, of which some decode and some are in prefill.
             sequences = [Sequence(i, p) for i, p in zip(ids, pages, strict=True)]
-            for sequence in sequences:
-                program.run(Batch((sequence.segment(39, Logits.NONE),)))
-            return sequences
-
-        alone = [program.run(Batch((s.segment(1),))).copy() for s in prefilled()]
-        together = program.run(Batch(tuple(s.segment(1) for s in prefilled())))
-        np.testing.assert_array_equal(together, np.concatenate(alone))
+            for at, sequence in enumerate(sequences):
+                program.run(Batch((sequence.segment(59 - at, Logits.NONE),)))
+            sequences[0].done = 58
+            mixed = [s.segment(1 + at % 3) for at, s in enumerate(sequences)]
+            got = [program.run(Batch(tuple(mixed)))[0].copy()]
+            mixed = [s.segment(1) for s in sequences[:9]]
+            got.append(program.run(Batch(tuple(mixed)))[0].copy())
+            np.testing.assert_array_equal(np.array(got), expected)
 
 
 def test_pages_of_others_stay(tiny_gguf: Tiny) -> None:

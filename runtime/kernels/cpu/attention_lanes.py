@@ -18,20 +18,19 @@ from ....quant.cpu.simd import (
     inline,
     kernel,
     load,
-    load_f16x16,
     load_f32,
     load_i32,
     load_i64,
     make,
     maximum,
     store,
-    store_f32x16,
-    widen_f16x16,
     zero,
 )
 from ....quant.cpu.threads import atomic_add
 from ....quant.cpu.vector import F32, I64, Builder, Registers, declare, pointer, splat, vec
 from ..records import ATTENTION, PAGE, STEP
+from .kv_type import KvType
+from .kv_types import KV_TYPES
 
 _LOW = np.float32(-1e30)
 _int = types.int64
@@ -99,97 +98,102 @@ _lane = make(
 
 
 @inline
-def _widen(source, target, count):
-    for i in range(0, count, 16):
-        store_f32x16(target + 4 * i, widen_f16x16(load_f16x16(source + 2 * i)))
-
-
-@inline
 def _cap(v, cap):
     one, two = _fill(np.float32(1)), _fill(np.float32(2))
     e = exp_lanes(v * _fill(np.float32(2) / cap))
     return (one - two / (e + one)) * _fill(cap)
 
 
-@kernel
-def attention_lanes(op, step, thread):
-    """A KV head of a block of LANES queries a piece of work, the longest first."""
-    blocks = load_i64(step + STEP.num_blocks)
-    kv_heads, group = load_i64(op + ATTENTION.num_kv_heads), load_i64(op + ATTENTION.group)
-    dim, window = load_i64(op + ATTENTION.head_dim), load_i64(op + ATTENTION.window)
-    cap = load_f32(op + ATTENTION.softcap)
-    columns, out_columns = load_i64(op + ATTENTION.stride), load_i64(op + ATTENTION.out_stride)
-    page_bytes = load_i64(op + ATTENTION.page_bytes)
-    k = load_i64(step + STEP.scratch) + thread * load_i64(step + STEP.scratch_bytes)
-    v = k + PAGE * dim * 4
-    scores = v + PAGE * dim * 4
-    state = scores + PAGE * LANES * 4  # [head of the group][m, l][LANES]
-    while True:
-        item = atomic_add(load_i64(op + ATTENTION.counter), 1)
-        if item >= blocks * kv_heads:
-            return 0
-        block, head = blocks - 1 - item // kv_heads, item % kv_heads
-        valid = load_i64(load_i64(step + STEP.valid) + 8 * block)
-        position = load_i64(load_i64(step + STEP.positions) + 8 * block * LANES)
-        q = load_i64(op + ATTENTION.q) + block * columns * LANES * 4
-        out = load_i64(op + ATTENTION.out) + block * out_columns * LANES * 4
-        q += head * group * dim * LANES * 4
-        out += head * group * dim * LANES * 4
-        for g in range(group):
-            _store(state + g * LANES * 8, _fill(_LOW))
-            _store(state + g * LANES * 8 + LANES * 4, _zero())
-            for i in range(dim):
-                _store(out + (g * dim + i) * LANES * 4, _zero())
-        last = _fill_int(np.int32(position)) + _lane()
-        first = last + _fill_int(np.int32(1 - window)) if window > 0 else _fill_int(np.int32(0))
-        begin = max(0, position - window + 1) if window > 0 else 0
-        tables = load_i64(load_i64(step + STEP.tables) + 8 * block)
-        pages = load_i64(op + ATTENTION.kv) + head * load_i64(op + ATTENTION.head_bytes)
-        for page in range(begin // PAGE, (position + valid - 1) // PAGE + 1):
-            source = pages + load_i32(tables + 4 * page) * page_bytes
-            _widen(source, k, PAGE * dim)
-            _widen(source + PAGE * dim * 2, v, PAGE * dim)
-            at = page * PAGE
-            inside = at + PAGE - 1 <= position and (
-                window == 0 or at > position + LANES - 1 - window
-            )
-            # Slots behind the block's last token hold what an earlier sequence left, maybe a NaN.
-            written = min(PAGE, position + valid - at)
+def _make(kv: KvType) -> Any:
+    widen = kv.widen
+
+    @kernel
+    def attention_lanes(op, step, thread):
+        """A KV head of a block of LANES queries a piece of work, the longest first.
+
+        Blocks of packed tokens are left to attention_rows.
+        """
+        packed = (load_i64(step + STEP.num_packed) + LANES - 1) // LANES
+        blocks = load_i64(step + STEP.num_blocks)
+        kv_heads, group = load_i64(op + ATTENTION.num_kv_heads), load_i64(op + ATTENTION.group)
+        dim, window = load_i64(op + ATTENTION.head_dim), load_i64(op + ATTENTION.window)
+        cap = load_f32(op + ATTENTION.softcap)
+        columns, out_columns = load_i64(op + ATTENTION.stride), load_i64(op + ATTENTION.out_stride)
+        page_bytes = load_i64(op + ATTENTION.page_bytes)
+        k = load_i64(step + STEP.scratch) + thread * load_i64(step + STEP.scratch_bytes)
+        v = k + PAGE * dim * 4
+        scores = v + PAGE * dim * 4
+        state = scores + PAGE * LANES * 4  # [head of the group][m, l][LANES]
+        while True:
+            item = atomic_add(load_i64(op + ATTENTION.counter), 1)
+            if item >= (blocks - packed) * kv_heads:
+                return 0
+            block, head = blocks - 1 - item // kv_heads, item % kv_heads
+            valid = load_i64(load_i64(step + STEP.valid) + 8 * block)
+            position = load_i64(load_i64(step + STEP.positions) + 8 * block * LANES)
+            q = load_i64(op + ATTENTION.q) + block * columns * LANES * 4
+            out = load_i64(op + ATTENTION.out) + block * out_columns * LANES * 4
+            q += head * group * dim * LANES * 4
+            out += head * group * dim * LANES * 4
             for g in range(group):
-                for j in range(0, PAGE, WIDTH):
-                    acc = _zeros()
-                    for d in range(dim):
-                        acc = _step(
-                            acc, k + (d * PAGE + j) * 4, _load(q + (g * dim + d) * LANES * 4)
-                        )
-                    _write(acc, scores + j * LANES * 4)
-                where = state + g * LANES * 8
-                old = _load(where)
-                top = old
-                for j in range(PAGE):
-                    s = _load(scores + j * LANES * 4)
-                    if cap != np.float32(0):
-                        s = _cap(s, cap)
-                    if not inside:
-                        s = _mask(s, first, last, at + j)
-                    _store(scores + j * LANES * 4, s)
-                    top = _max(top, s)
-                total = _zero()
-                for j in range(PAGE):
-                    s = exp_lanes(_load(scores + j * LANES * 4) - top)
-                    _store(scores + j * LANES * 4, s)
-                    total = total + s
-                decay = exp_lanes(old - top)
-                _store(where, top)
-                _store(where + LANES * 4, _fma(_load(where + LANES * 4), decay, total))
-                for i in range(0, dim, WIDTH):
+                _store(state + g * LANES * 8, _fill(_LOW))
+                _store(state + g * LANES * 8 + LANES * 4, _zero())
+                for i in range(dim):
+                    _store(out + (g * dim + i) * LANES * 4, _zero())
+            last = _fill_int(np.int32(position)) + _lane()
+            first = last + _fill_int(np.int32(1 - window)) if window > 0 else _fill_int(np.int32(0))
+            begin = max(0, position - window + 1) if window > 0 else 0
+            tables = load_i64(load_i64(step + STEP.tables) + 8 * block * LANES)
+            pages = load_i64(op + ATTENTION.kv) + head * load_i64(op + ATTENTION.head_bytes)
+            for page in range(begin // PAGE, (position + valid - 1) // PAGE + 1):
+                widen(pages + load_i32(tables + 4 * page) * page_bytes, k, v, dim)
+                at = page * PAGE
+                inside = at + PAGE - 1 <= position and (
+                    window == 0 or at > position + LANES - 1 - window
+                )
+                # Slots behind the block's last token hold what somebody left, maybe a NaN.
+                written = min(PAGE, position + valid - at)
+                for g in range(group):
+                    for j in range(0, PAGE, WIDTH):
+                        acc = _zeros()
+                        for d in range(dim):
+                            acc = _step(
+                                acc, k + (d * PAGE + j) * 4, _load(q + (g * dim + d) * LANES * 4)
+                            )
+                        _write(acc, scores + j * LANES * 4)
+                    where = state + g * LANES * 8
+                    old = _load(where)
+                    top = old
+                    for j in range(PAGE):
+                        s = _load(scores + j * LANES * 4)
+                        if cap != np.float32(0):
+                            s = _cap(s, cap)
+                        if not inside:
+                            s = _mask(s, first, last, at + j)
+                        _store(scores + j * LANES * 4, s)
+                        top = _max(top, s)
+                    total = _zero()
+                    for j in range(PAGE):
+                        s = exp_lanes(_load(scores + j * LANES * 4) - top)
+                        _store(scores + j * LANES * 4, s)
+                        total = total + s
+                    decay = exp_lanes(old - top)
+                    _store(where, top)
+                    _store(where + LANES * 4, _fma(_load(where + LANES * 4), decay, total))
+                    for i in range(0, dim, WIDTH):
+                        o = out + (g * dim + i) * LANES * 4
+                        acc = _read(o, decay)
+                        for j in range(written):
+                            acc = _step(acc, v + (j * dim + i) * 4, _load(scores + j * LANES * 4))
+                        _write(acc, o)
+            for g in range(group):
+                r = _fill(np.float32(1)) / _load(state + g * LANES * 8 + LANES * 4)
+                for i in range(dim):
                     o = out + (g * dim + i) * LANES * 4
-                    acc = _read(o, decay)
-                    for j in range(written):
-                        acc = _step(acc, v + (j * dim + i) * 4, _load(scores + j * LANES * 4))
-                    _write(acc, o)
-        for g in range(group):
-            r = _fill(np.float32(1)) / _load(state + g * LANES * 8 + LANES * 4)
-            for i in range(dim):
-                o = out + (g * dim + i) * LANES * 4
-                _store(o, _load(o) * r)
+                    _store(o, _load(o) * r)
+
+    return attention_lanes
+
+
+for _name, _type in KV_TYPES.items():
+    globals()[f"attention_lanes_{_name}"] = _make(_type)

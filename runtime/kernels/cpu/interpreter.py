@@ -15,7 +15,6 @@ from ....quant.cpu.threads import (
     atomic_load,
     atomic_store,
     call_address,
-    cycles,
     park,
     pause,
     wake,
@@ -24,40 +23,38 @@ from ....quant.cpu.threads import (
 from ..records import OP, RECORD_BYTES, STEP
 
 # A barrier takes about 75 ns when all are there. After so many pauses (about 25 ns each) somebody
-# else must be running on a core that we wait for, perhaps ours: give it away between looks. Threads
-# of the team that share a core wait so in every barrier: then give way sooner, until it is not
-# needed. But a core that is long in coming back was taken by another process, for a time slice:
-# then wait rather than give it away. With one busy process on one of two cores, half of the decode
-# rate remains so; a fixed number of pauses left a tenth.
-_SPINS, _FEW_SPINS, _MANY_SPINS = 4000, 60, 40000
-_LONG = 500_000  # cycles that a time slice takes and a turn of the team's own does not
+# else must be running on a core that we wait for, perhaps ours: give it away between looks, then
+# sleep, so that the scheduler owes this thread time when the last one arrives. Threads of the team
+# that share a core wait so in every barrier: then give way sooner, until it is not needed.
+_SPINS, _FEW_SPINS, _YIELDS = 4000, 60, 4
 # How long an idle thread looks for the next step before it sleeps: about 50 us.
 _IDLE_SPINS = 2000
 
 
 @inline
 def _barrier(at, num_threads, generation, patience):
-    """Sense barrier: arrivals at `at`, generation a cache line on; returns the new patience."""
+    """Sense barrier: arrivals at `at`, the generation a cache line on, then how many sleep.
+
+    Returns the new patience.
+    """
     if atomic_add(at, 1) == num_threads - 1:
         atomic_store(at, 0)
-        atomic_store(at + 64, generation + 1)
-    else:
-        spins = 0
-        taken = False
-        while atomic_load(at + 64) == generation:
-            pause()
-            spins += 1
-            if spins > patience:
-                before = cycles()
-                yield_core()
-                if cycles() - before > _LONG:
-                    taken = True
-        if taken:
-            return _MANY_SPINS
-        if spins > patience:
-            return _FEW_SPINS
-    if patience > _SPINS:
-        return patience - 32
+        atomic_add(at + 64, 1)  # a full fence: those who look later than we don't sleep
+        if atomic_load(at + 128) > 0:
+            wake(at + 64)
+        return min(_SPINS, patience * 2)
+    spins = 0
+    while atomic_load(at + 64) == generation:
+        pause()
+        spins += 1
+        if spins > patience + _YIELDS:
+            atomic_add(at + 128, 1)
+            park(at + 64, generation)
+            atomic_add(at + 128, -1)
+        elif spins > patience:
+            yield_core()
+    if spins > patience:
+        return _FEW_SPINS
     return min(_SPINS, patience * 2)
 
 

@@ -1,0 +1,94 @@
+"""The pieces of decode attention merged: into a row's activations, or into its lane of a block.
+
+A piece is the maximum m of its scores, the sum l of exp(score - m) and the values weighted so; the
+whole is sum(e^(m - top) values) / sum(e^(m - top) l). Pieces lie [split][token][head][m, l, 14 of
+padding, head_dim values], float32.
+"""
+
+import numpy as np
+
+from ....quant.cpu.simd import (
+    LANES,
+    exp_f32,
+    fill_f32x16,
+    inline,
+    kernel,
+    load_f32,
+    load_f32x16,
+    load_i64,
+    store_f32x16,
+    zero_f32x16,
+)
+from ....quant.cpu.threads import atomic_add
+from ..records import COMBINE, PAGE, SPLIT_PAGES, STEP
+from .lanes import transpose_block
+from .quantize import put_row
+
+_LOW = np.float32(-1e30)
+_SPAN = PAGE * SPLIT_PAGES
+
+
+@inline
+def _merge(op, t, position, start, end, out):
+    """Columns start..end of token t, whose position is given, to address out."""
+    dim, heads = load_i64(op + COMBINE.head_dim), load_i64(op + COMBINE.num_heads)
+    window, stride = load_i64(op + COMBINE.window), load_i64(op + COMBINE.split_stride)
+    first = max(0, position - window + 1) // _SPAN if window > 0 else 0
+    last = position // _SPAN + 1
+    for i in range(start, end, 16):
+        partial = load_i64(op + COMBINE.partial) + (t * heads + i // dim) * (dim + 16) * 4
+        top = _LOW
+        for s in range(first, last):
+            top = max(top, load_f32(partial + s * stride))
+        total, acc = np.float32(0), zero_f32x16()
+        for s in range(first, last):
+            at = partial + s * stride
+            c = exp_f32(load_f32(at) - top)
+            total += c * load_f32(at + 4)
+            acc = acc + load_f32x16(at + 64 + i % dim * 4) * fill_f32x16(c)
+        store_f32x16(out + 4 * (i - start), acc * fill_f32x16(np.float32(1) / total))
+
+
+@kernel
+def combine_rows(op, step, thread):
+    """Merge and quantize; 256 columns of a token are a piece of work."""
+    tokens = load_i64(load_i64(op + COMBINE.count_at))
+    columns = load_i64(op + COMBINE.num_heads) * load_i64(op + COMBINE.head_dim)
+    parts = (columns + 255) // 256
+    x = load_i64(step + STEP.scratch) + thread * load_i64(step + STEP.scratch_bytes)
+    while True:
+        item = atomic_add(load_i64(op + COMBINE.counter), 1)
+        if item >= tokens * parts:
+            return 0
+        t, start = item // parts, item % parts * 256
+        end = min(columns, start + 256)
+        _merge(op, t, load_i64(load_i64(step + STEP.positions) + 8 * t), start, end, x)
+        put_row(op, t, start, end - start, x)
+
+
+@kernel
+def combine_lanes(op, step, thread):
+    """Merge the packed tokens, the first of a step in lanes; a head of a block a piece of work.
+
+    Lanes without a token become 0.
+    """
+    tokens, heads = load_i64(load_i64(op + COMBINE.count_at)), load_i64(op + COMBINE.num_heads)
+    dim, columns = load_i64(op + COMBINE.head_dim), load_i64(op + COMBINE.out_stride)
+    blocks = (tokens + LANES - 1) // LANES
+    x = load_i64(step + STEP.scratch) + thread * load_i64(step + STEP.scratch_bytes)
+    while True:
+        item = atomic_add(load_i64(op + COMBINE.counter), 1)
+        if item >= blocks * heads:
+            return 0
+        block, start = item // heads, item % heads * dim
+        for lane in range(LANES):
+            t, row = block * LANES + lane, x + lane * dim * 4
+            if t < tokens:
+                position = load_i64(load_i64(step + STEP.positions) + 8 * t)
+                _merge(op, t, position, start, start + dim, row)
+            else:
+                for i in range(0, dim, 16):
+                    store_f32x16(row + 4 * i, zero_f32x16())
+        out = load_i64(op + COMBINE.out) + (block * columns + start) * LANES * 4
+        for i in range(0, dim, LANES):
+            transpose_block(x + 4 * i, dim * 4, out + i * LANES * 4, LANES * 4)
