@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from llvmlite import ir
 
-from .prefetch import prefetch
 from .simd import (
     address,
     dot4,
@@ -48,9 +47,9 @@ class CpuFormat(NamedTuple):
     """One format's compiled meaning: functions to call from kernels, and what they need.
 
     dot_row(w, groups, q, scale, sums) -> float32 of a row of `groups` * 32 weights;
-    unpack_row(w, groups, u, stride, scale, minimum, ahead): bytes in natural order, each 32 of them
+    unpack_row(w, groups, u, stride, scale, minimum): bytes in natural order, each 32 of them
     `stride` bytes after those before; one scale a `group`, one minimum a group (written only when
-    offset is 0). Memory `ahead` bytes further is asked for, so that it comes meanwhile.
+    offset is 0).
     """
 
     dot_row: Any
@@ -59,6 +58,7 @@ class CpuFormat(NamedTuple):
     offset: int  # w = scale * (u - offset); 0: minima instead
     group: int  # weights a scale
     wide: bool  # u may exceed 127
+    bytes_of_256: int  # weights
 
 
 def _gather(b: Builder, at: Any, stride: int, count: int, kind: ir.Type, n: int) -> Value:
@@ -192,12 +192,10 @@ def make_nibble_format(
         return sum_f32x16(acc + more) - factor * sum_f32x8(accm)
 
     natural = shuffle("i8", 16, list(range(32)))
-    soon = prefetch(1)
 
     @inline
-    def unpack_row(w, groups, u, stride, scale, minima, ahead):
+    def unpack_row(w, groups, u, stride, scale, minima):
         for _ in range(groups):
-            soon(w + ahead)
             store_i8x32(u, natural(low1(w), high1(w)))
             store_f32(scale, load_f16(w))
             if minimum:
@@ -207,4 +205,4 @@ def make_nibble_format(
             scale += 4
             minima += 4
 
-    return CpuFormat(dot_row, unpack_row, PAIR16, offset, 32, False)
+    return CpuFormat(dot_row, unpack_row, PAIR16, offset, 32, False, 8 * block_bytes)

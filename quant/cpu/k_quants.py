@@ -8,7 +8,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from .prefetch import prefetch, prefetch_ahead
+from .prefetch import prefetch_ahead
 from .simd import (
     address,
     convert,
@@ -107,14 +107,14 @@ def nibbles64(first: int, high_bits: int | None) -> list[Any]:
 def make_k_format(block_bytes: int, first: int, high_bits: int | None) -> tuple[Any, Any]:
     """(dot_row, unpack_row) of Q4_K or Q5_K; see CpuFormat."""
     low0, high0, low1, high1 = nibbles64(first, high_bits)
-    ahead_of, soon = prefetch_ahead(block_bytes), prefetch(block_bytes)
+    ahead = prefetch_ahead(block_bytes)
 
     @inline
     def dot_row(w, groups, q, scale, sums):
         # Two sums, so that one addition's latency is not the loop's.
         acc, more, accm = zero_f32x16(), zero_f32x16(), zero_f32x8()
         for _ in range(groups >> 3):
-            ahead_of(w)
+            ahead(w)
             h = scale_bytes(w)
             s = _to_f32x8(_to_i32x8(_scales8(h, h))) * (_d8(w) * load_f32x8(scale))
             m = _to_f32x8(_to_i32x8(_minima8(h, h))) * _dmin8(w)
@@ -134,9 +134,8 @@ def make_k_format(block_bytes: int, first: int, high_bits: int | None) -> tuple[
         return sum_f32x16(acc + more) - sum_f32x8(accm)
 
     @inline
-    def unpack_row(w, groups, u, stride, scale, minima, ahead):
+    def unpack_row(w, groups, u, stride, scale, minima):
         for _ in range(groups >> 3):
-            soon(w + ahead)
             h = scale_bytes(w)
             store_f32x8(scale, _to_f32x8(_to_i32x8(_scales8(h, h))) * _d8(w))
             store_f32x8(minima, _to_f32x8(_to_i32x8(_minima8(h, h))) * _dmin8(w))

@@ -6,7 +6,7 @@ import numpy as np
 from llvmlite import ir
 
 from .blocks32 import NATURAL, CpuFormat
-from .prefetch import prefetch, prefetch_ahead
+from .prefetch import prefetch_ahead
 from .simd import (
     address,
     convert,
@@ -31,7 +31,7 @@ from .simd import (
 from .vector import I16, Builder, Value, constant, lanes, pointer
 
 _BYTES = 210
-_ahead, _soon = prefetch_ahead(_BYTES), prefetch(_BYTES)
+_ahead = prefetch_ahead(_BYTES)
 _lower, _upper = (shuffle("i8", 64, list(range(i, i + 32))) for i in (0, 32))
 
 
@@ -94,10 +94,9 @@ def _put(u, stride, values):
 
 
 @inline
-def unpack_row(w, groups, u, stride, scale, minima, ahead):
+def unpack_row(w, groups, u, stride, scale, minima):
     """See CpuFormat."""
     for _ in range(groups >> 3):
-        _soon(w + ahead)
         s = to_f32x16(_to_i32x16(load_i8x16(w + 192))) * fill_f32x16(load_f16(w + 208))
         store_f32x16(scale, s)
         _put(u, stride, _p0(w))
@@ -109,4 +108,4 @@ def unpack_row(w, groups, u, stride, scale, minima, ahead):
         scale += 64
 
 
-FORMAT = CpuFormat(dot_row, unpack_row, NATURAL, 32, 16, False)
+FORMAT = CpuFormat(dot_row, unpack_row, NATURAL, 32, 16, False, _BYTES)

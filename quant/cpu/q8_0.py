@@ -3,7 +3,7 @@
 import numpy as np
 
 from .blocks32 import NATURAL, CpuFormat, headers
-from .prefetch import prefetch, prefetch_ahead
+from .prefetch import prefetch_ahead
 from .simd import (
     address,
     dot4_wide_x8,
@@ -32,7 +32,6 @@ from .vector import I64, constant, lanes, pointer
 
 _BYTES = 34
 _ahead = prefetch_ahead(64)
-_soon = prefetch(1)
 
 
 def _flipped(blocks: int):
@@ -86,10 +85,9 @@ def dot_row(w, groups, q, scale, sums):
 
 
 @inline
-def unpack_row(w, groups, u, stride, scale, minima, ahead):
+def unpack_row(w, groups, u, stride, scale, minima):
     """See CpuFormat."""
     for _ in range(groups):
-        _soon(w + ahead)
         store_i8x32(u, _flipped1(w))
         store_f32(scale, load_f16(w))
         w += _BYTES
@@ -97,4 +95,4 @@ def unpack_row(w, groups, u, stride, scale, minima, ahead):
         scale += 4
 
 
-FORMAT = CpuFormat(dot_row, unpack_row, NATURAL, 128, 32, True)
+FORMAT = CpuFormat(dot_row, unpack_row, NATURAL, 128, 32, True, 8 * _BYTES)

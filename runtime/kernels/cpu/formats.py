@@ -46,7 +46,7 @@ def _make_expand(fmt: CpuFormat) -> Any:
     def expand(w, columns, out, scratch):
         scale = scratch + columns
         minima = scale + columns // group * 4
-        unpack(w, columns >> 5, scratch, 32, scale, minima, 0)
+        unpack(w, columns >> 5, scratch, 32, scale, minima)
         for g in range(columns // group):
             s = fill_f32x16(load_f32(scale + 4 * g))
             if offset > 0:

@@ -83,7 +83,6 @@ def _make_few(fmt: CpuFormat, width: int) -> Any:
                             32 * ROWS,
                             scales + r * scale_bytes,
                             minima + r * scale_bytes,
-                            ROWS * row_bytes,
                         )
                     for block in range(0, tokens, width):
                         at = block * columns
@@ -96,6 +95,7 @@ def _make_few(fmt: CpuFormat, width: int) -> Any:
                             q + at,
                             a_scale + block // width * groups * LANES * 4,
                             a_sums + block // width * groups * LANES * 8,
+                            weight + (row + (ROWS if block == 0 else 0)) * row_bytes,
                         )
                         write_rows(total, out)
                         _put_rows(op, row, end - row, block, min(width, tokens - block), out)

@@ -98,7 +98,6 @@ def _make_lanes(fmt: CpuFormat) -> Any:
                         32 * ROWS,
                         scales + r * scale_bytes,
                         minima + r * scale_bytes,
-                        ROWS * row_bytes,
                     )
                 for block in range(blocks):
                     at = block * columns * LANES
@@ -112,6 +111,7 @@ def _make_lanes(fmt: CpuFormat) -> Any:
                             q + at,
                             a_scale + at // 8,
                             a_sums + at // 4,
+                            weight + (first + r + (TILE_ROWS if block == 0 else 0)) * row_bytes,
                         )
                         write(total, out)
                         _finish(op, first + r, some - r, block, out)

@@ -15,6 +15,7 @@ from llvmlite import ir
 from numba.core import types
 
 from ....quant.cpu.blocks32 import CpuFormat
+from ....quant.cpu.prefetch import prefetch
 from ....quant.cpu.simd import LANES, dot4_code, fma, inline, load, make, zero
 from ....quant.cpu.vector import (
     F32,
@@ -173,9 +174,10 @@ _to_float = make(
 class Micro(NamedTuple):
     """The micro kernel of a format and width, and what writes its result as rows."""
 
-    # multiply(u, groups, scales, minima, scale_stride, q, a_scale, a_sums) -> ROWS vectors.
+    # multiply(u, groups, scales, minima, scale_stride, q, a_scale, a_sums, soon) -> ROWS vectors.
     # u: [group of 32][ROWS][32] bytes; scales and minima: a row's in sequence, `scale_stride`
-    # bytes from row to row.
+    # bytes from row to row. `soon`: the address of the packed rows that will be unpacked next; they
+    # are asked for meanwhile, since memory would idle between two bursts of unpacking otherwise.
     multiply: Any
     write_rows: Any  # (total, address): float32 [WIDTH][ROWS]
 
@@ -188,11 +190,15 @@ def make_micro(fmt: CpuFormat, width: int) -> Micro:
     dot = _dot_code(fmt.wide, group, width)
     halves = group == 16
     parts = 32 // group
+    bytes_of_group = fmt.bytes_of_256 * ROWS // 8  # 32 columns of ROWS packed rows
+    ask = prefetch(bytes_of_group)
 
     @inline
-    def multiply(u, groups, scales, minima, scale_stride, q, a_scale, a_sums):
+    def multiply(u, groups, scales, minima, scale_stride, q, a_scale, a_sums, soon):
         total = zero_floats()
         for _ in range(groups):
+            ask(soon)
+            soon += bytes_of_group
             factor = _load(a_scale)
             acc = dot(start(a_sums), u, q)
             total = _scale(total, acc, scales, scale_stride, factor)
