@@ -8,7 +8,8 @@ __all__ = ["LLM", "RequestOutput", "SamplingParams", "__version__", "errors"]
 if TYPE_CHECKING:
     from . import errors
     from .runtime.llm import LLM
-    from .runtime.request import RequestOutput, SamplingParams
+    from .runtime.outputs import RequestOutput
+    from .runtime.params import SamplingParams
 
 
 def __getattr__(name: str) -> object:
@@ -17,10 +18,14 @@ def __getattr__(name: str) -> object:
         from .runtime.llm import LLM
 
         return LLM
-    if name in ("SamplingParams", "RequestOutput"):
-        from .runtime import request
+    if name == "SamplingParams":
+        from .runtime.params import SamplingParams
 
-        return getattr(request, name)
+        return SamplingParams
+    if name == "RequestOutput":
+        from .runtime.outputs import RequestOutput
+
+        return RequestOutput
     if name == "errors":
         import importlib
 

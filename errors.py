@@ -10,6 +10,7 @@ LlambaError
 │   ├── InvalidParameterError  a sampling or engine parameter out of its range
 │   ├── ContextLengthError     more tokens than the context holds
 │   └── ChatTemplateError      the template is invalid or refused these messages
+├── PrefixFileError          a saved prefix cache is unusable, or could not be written
 └── ResourceError            the machine does not have what is needed (memory, threads, device)
     └── KernelError            a kernel could not be compiled or loaded for this CPU
 """
@@ -69,6 +70,12 @@ class ContextLengthError(RequestError):
 
 class ChatTemplateError(RequestError):
     """The chat template is invalid, too expensive, or refused these messages."""
+
+
+class PrefixFileError(LlambaError):
+    """A file with a saved prefix cache can't be used (damaged, of another model) or written."""
+
+    exit_code = 8
 
 
 class ResourceError(LlambaError):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import InvalidParameterError
-from . import loading
+from . import concurrency, loading
 from .bench_output import WRITERS
 from .progress import progress
 
@@ -15,14 +15,6 @@ if TYPE_CHECKING:
     from ..models.weights import Weights
     from ..runtime.program import Program
     from .measure import Case, Samples
-
-# general.file_type, in llama.cpp's words (llama_ftype)
-FILE_TYPES = {
-    0: "all F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1",
-    10: "Q2_K - Medium", 11: "Q3_K - Small", 12: "Q3_K - Medium", 13: "Q3_K - Large",
-    14: "Q4_K - Small", 15: "Q4_K - Medium", 16: "Q5_K - Small", 17: "Q5_K - Medium", 18: "Q6_K",
-    25: "IQ4_NL", 30: "IQ4_XS", 32: "BF16", 38: "MXFP4 MoE",
-}  # fmt: skip
 
 
 class Numbers(click.ParamType):
@@ -64,65 +56,125 @@ NUMBERS = Numbers()
 @click.command("bench")
 @click.argument("models", nargs=-1, metavar="MODEL...")
 @click.option("-m", "--model", "more", multiple=True, help="The same, as llama-bench has it.")
-@click.option("-p", "--n-prompt", type=NUMBERS, default="512", help="Prompt lengths [512].")
-@click.option("-n", "--n-gen", type=NUMBERS, default="128", help="Decode lengths [128].")
+@click.option("-p", "-npp", "--n-prompt", type=NUMBERS, help="Prompt lengths [512; 128 with -npl].")
+@click.option("-n", "-ntg", "--n-gen", type=NUMBERS, help="Decode lengths [128; 32 with -npl].")
+@click.option(
+    "-npl", "--n-parallel", type=NUMBERS, help="Sequences at once; decodes after the prompt [1]."
+)
 @click.option("-pg", "pairs", multiple=True, metavar="PP,TG", help="A prompt, then decoding.")
-@click.option("-d", "--n-depth", type=NUMBERS, default="0", help="Tokens already cached [0].")
+@click.option("-d", "--n-depth", type=NUMBERS, help="Tokens already cached [0].")
 @click.option("-t", "--threads", type=NUMBERS, help="Threads [the physical cores we may use].")
-@click.option("-r", "--repetitions", type=NUMBERS, default="5", help="Repetitions [5].")
-@click.option("-ub", "--ubatch-size", type=int, default=512, help="Tokens a step [512].")
+@click.option("-r", "--repetitions", type=NUMBERS, help="Repetitions [5].")
+@click.option("-ub", "--ubatch-size", type=int, help="Tokens a step [512].")
 @click.option("--activations", type=click.Choice(["int8", "float32"]), default="int8")
 @click.option("--no-warmup", is_flag=True, help="Skip the run before the measured ones.")
 @click.option("-o", "--output", type=click.Choice(["md", "json", "jsonl", "csv"]), default="md")
 @click.option("--json", "as_json", is_flag=True, help="The same as -o json.")
+@concurrency.concurrency_options
 def command(
     models: tuple[str, ...],
     more: tuple[str, ...],
-    n_prompt: list[int],
-    n_gen: list[int],
+    n_prompt: list[int] | None,
+    n_gen: list[int] | None,
+    n_parallel: list[int] | None,
     pairs: tuple[str, ...],
-    n_depth: list[int],
+    n_depth: list[int] | None,
     threads: list[int] | None,
-    repetitions: list[int],
-    ubatch_size: int,
+    repetitions: list[int] | None,
+    ubatch_size: int | None,
     activations: str,
     no_warmup: bool,
     output: str,
     as_json: bool,
+    **load: Any,
 ) -> None:
     """Measure prefill (pp) and decode (tg) speed.
 
     Random tokens, no sampling, a warm-up first: what llama-bench does, with its names.
     Lists are measured one by one: -p 128,512 -t 1,2.
+
+    -npl 4,8,16 is llama-batched-bench: so many sequences at once, each with a prompt of its own
+    (-npp), after which all decode -ntg tokens together. t/s counts the tokens of all of them.
+
+    --concurrency 8 measures the engine as 8 clients meet it, each sending its next request when the
+    last one ended: tokens a second of all, time to first token (TTFT), time per output token after
+    it (TPOT). --workload FILE sends requests at given times instead. FILE has one object a line:
+
+    \b
+      {"arrival_s": 0.5, "prompt_tokens": 200, "output_tokens": 50}
+      {"arrival_s": 2, "prompt_tokens": 200, "output_tokens": 50, "priority": 1}
+      {"arrival_s": 3, "prompt_tokens": 99, "output_tokens": 9, "prefix": "a", "prefix_tokens": 64}
+
+    Arrival is in seconds after the start; lengths are exact. Optional: priority 1 is background, 0
+    interactive; requests with the same prefix begin with the same prefix_tokens of their
+    prompt_tokens; seed draws the other tokens [the line's number].
     """
     from ..runtime.threads import default_num_threads
-    from .measure import Case
 
-    tests = [Case(n, 0, depth) for n in n_prompt for depth in n_depth if n]
-    tests += [Case(0, n, depth) for n in n_gen for depth in n_depth if n]
-    tests += [Case(*_pair(pair), depth) for pair in pairs for depth in n_depth]
+    models = models + more or ("smollm2",)
+    output = "json" if as_json else output
+    others: dict[str, Any] = {"-p": n_prompt, "-n": n_gen, "-npl": n_parallel, "-pg": pairs}
+    others |= {"-d": n_depth, "-r": repetitions, "-ub": ubatch_size}
+    if min(threads or [1]) < 1:
+        raise InvalidParameterError("-t must be at least 1")
+    if concurrency.wanted(load, others):
+        concurrency.bench(models, threads, activations, output, not no_warmup, load)
+        return
+    kept = {"cache_type": load["cache_type"] or "f16", "deterministic": bool(load["deterministic"])}
+    settings = {"activations": activations, **kept}
+    repetitions, ubatch_size = repetitions or [5], 512 if ubatch_size is None else ubatch_size
+    tests = _tests(n_prompt, n_gen, n_parallel, [_pair(pair) for pair in pairs], n_depth or [0])
     if not tests:
         raise InvalidParameterError("nothing to measure: give -p or -n a number above 0")
-    if min(repetitions) < 1 or ubatch_size < 1 or min(threads or [1]) < 1:
-        raise InvalidParameterError("-r, -t and -ub must be at least 1")
-    writer = WRITERS["json" if as_json else output]()
-    for model in models + more or ("smollm2",):
+    if min(n_parallel or [1]) < 1:
+        raise InvalidParameterError("-npl must be at least 1")
+    if min(repetitions) < 1 or ubatch_size < 1:
+        raise InvalidParameterError("-r and -ub must be at least 1")
+    writer = WRITERS[output]()
+    for model in models:
         with loading.open_file(model) as gguf:
             from ..models.weights import Weights
+            from .bench_about import about
 
             weights = Weights.open(gguf)
-            about = _about(weights)
+            facts = about(weights)
             for num_threads in threads or [default_num_threads()]:
-                program = _build(weights, tests, num_threads, ubatch_size, activations)
+                program = _build(weights, tests, num_threads, ubatch_size, settings)
                 try:
                     for count in repetitions:
                         for test in tests:
                             samples = _measure(program, weights, test, count, not no_warmup)
-                            row = _row(about, samples, num_threads, ubatch_size, activations)
-                            writer.write(row, test)
+                            row = _row(facts, samples, num_threads, ubatch_size, settings)
+                            writer.write(row, test.name)
                 finally:
                     program.close()
     writer.close()
+
+
+def _tests(
+    n_prompt: list[int] | None,
+    n_gen: list[int] | None,
+    n_parallel: list[int] | None,
+    pairs: list[tuple[int, int]],
+    n_depth: list[int],
+) -> "list[Case]":
+    """What is measured, in llama-bench's order, or for -npl in llama-batched-bench's."""
+    from .measure import Case
+
+    if n_parallel is None:
+        prompts, gens = (512,) if n_prompt is None else n_prompt, (128,) if n_gen is None else n_gen
+        tests = [Case(n, 0, depth) for n in prompts for depth in n_depth if n]
+        tests += [Case(0, n, depth) for n in gens for depth in n_depth if n]
+        return tests + [Case(*pair, depth) for pair in pairs for depth in n_depth]
+    prompts, gens = (128,) if n_prompt is None else n_prompt, (32,) if n_gen is None else n_gen
+    tests = []
+    for prompt in prompts:
+        for depth in n_depth:
+            for count in n_parallel:
+                tests += [Case(prompt, 0, depth, count)] if prompt else []
+                tests += [Case(0, gen, depth + prompt, count) for gen in gens if gen]
+                tests += [Case(*pair, depth, count) for pair in pairs]
+    return list(dict.fromkeys(tests))
 
 
 def _pair(text: str) -> tuple[int, int]:
@@ -133,20 +185,33 @@ def _pair(text: str) -> tuple[int, int]:
 
 
 def _build(
-    weights: "Weights", tests: "list[Case]", num_threads: int, max_tokens: int, activations: str
+    weights: "Weights",
+    tests: "list[Case]",
+    num_threads: int,
+    max_tokens: int,
+    settings: dict[str, Any],
 ) -> "Program":
     """A program with just the pages that the largest test needs."""
     from ..runtime.forward import build_program
 
+    most = max(test.num_parallel for test in tests)
+    if most > max_tokens:
+        raise InvalidParameterError(f"-npl {most}: a step has {max_tokens} tokens: set -ub {most}")
     with progress(str(weights.gguf.path)) as update:
-        return build_program(
+        program = build_program(
             weights,
             num_pages=max(test.num_pages for test in tests),
             num_threads=num_threads,
             max_tokens=max_tokens,
-            activations=activations,
+            **settings,
             progress=partial(update, "compile"),
         )
+    if most > program.max_logits:
+        program.close()
+        raise InvalidParameterError(
+            f"-npl {most}: at most {program.max_logits} sequences can be decoded together"
+        )
+    return program
 
 
 def _measure(
@@ -158,50 +223,28 @@ def _measure(
     return bench.measure(test, repetitions, warmup=warmup)
 
 
-def _about(weights: "Weights") -> dict[str, Any]:
-    """What llama-bench says of the build, the machine and the model."""
-    from math import prod
-
-    from .. import __version__
-    from .doctor import cpu_model
-
-    gguf = weights.gguf
-    num_parameters = sum(prod(t.shape) for t in gguf.tensors.values())
-    label = gguf.metadata.get("general.size_label") or _short(num_parameters)
-    kind = FILE_TYPES.get(gguf.metadata.get("general.file_type", -1), "")
-    return {
-        "build_commit": __version__,
-        "build_number": 0,
-        "cpu_info": cpu_model(),
-        "gpu_info": "",
-        "backends": "CPU",
-        "model_filename": str(gguf.path),
-        "model_type": f"{weights.architecture.name} {label} {kind}".strip(),
-        "model_size": sum(t.num_bytes for t in gguf.tensors.values()),
-        "model_n_params": num_parameters,
-    }
-
-
-def _short(count: int) -> str:
-    return f"{count / 1e9:.1f}B" if count >= 1e9 else f"{count / 1e6:.0f}M"
-
-
 def _row(
-    about: dict[str, Any], samples: "Samples", num_threads: int, ubatch: int, activations: str
+    facts: dict[str, Any],
+    samples: "Samples",
+    num_threads: int,
+    ubatch: int,
+    settings: dict[str, Any],
 ) -> dict[str, Any]:
     test = samples.test
     return {
-        **about,
+        **facts,
         "n_batch": ubatch,
         "n_ubatch": ubatch,
         "n_threads": num_threads,
-        "type_k": "f16",
-        "type_v": "f16",
-        "activations": activations,
+        "type_k": settings["cache_type"],
+        "type_v": settings["cache_type"],
+        "activations": settings["activations"],
+        "deterministic": settings["deterministic"],
         "use_mmap": True,
         "n_prompt": test.num_prompt,
         "n_gen": test.num_gen,
         "n_depth": test.depth,
+        "n_parallel": test.num_parallel,
         "test_time": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "avg_ns": round(samples.avg_ns),
         "stddev_ns": round(samples.stddev_ns),

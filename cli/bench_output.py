@@ -2,21 +2,18 @@
 
 import csv
 import sys
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import click
 
 from .console import print_json
 
-if TYPE_CHECKING:
-    from .measure import Case
-
 
 class Writer(Protocol):
     """Takes the rows one by one."""
 
-    def write(self, row: dict[str, Any], test: "Case") -> None:
-        """One more row."""
+    def write(self, row: dict[str, Any], name: str) -> None:
+        """One more row; `name` is the test's."""
 
     def close(self) -> None:
         """That was the last."""
@@ -31,7 +28,7 @@ class Markdown:
     def __init__(self) -> None:
         self.begun = False
 
-    def write(self, row: dict[str, Any], test: "Case") -> None:
+    def write(self, row: dict[str, Any], name: str) -> None:
         """One more row."""
         if not self.begun:
             self._line(self.columns)
@@ -46,7 +43,7 @@ class Markdown:
                 f"{mib / 1024:.2f} GiB" if mib >= 1024 else f"{mib:.2f} MiB",
                 f"{params / 1e9:.2f} B" if params >= 1e9 else f"{params / 1e6:.2f} M",
                 str(row["n_threads"]),
-                test.name,
+                name,
                 f"{row['avg_ts']:.2f} ± {row['stddev_ts']:.2f}",
             )
         )
@@ -69,7 +66,7 @@ class Json:
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
 
-    def write(self, row: dict[str, Any], test: "Case") -> None:
+    def write(self, row: dict[str, Any], name: str) -> None:
         """One more row."""
         self.rows.append(row)
 
@@ -81,7 +78,7 @@ class Json:
 class JsonLines:
     """One object a line, as soon as it is measured."""
 
-    def write(self, row: dict[str, Any], test: "Case") -> None:
+    def write(self, row: dict[str, Any], name: str) -> None:
         """One more row."""
         print_json(row)
         sys.stdout.flush()
@@ -96,9 +93,9 @@ class Csv:
     def __init__(self) -> None:
         self.writer: Any = None
 
-    def write(self, row: dict[str, Any], test: "Case") -> None:
+    def write(self, row: dict[str, Any], name: str) -> None:
         """One more row."""
-        row = {name: value for name, value in row.items() if not isinstance(value, list)}
+        row = {key: value for key, value in row.items() if not isinstance(value, list)}
         if self.writer is None:
             self.writer = csv.DictWriter(sys.stdout, list(row), lineterminator="\n")
             self.writer.writeheader()

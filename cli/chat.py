@@ -11,7 +11,14 @@ from ..errors import ChatTemplateError
 from ..models.catalogue import DEFAULT_MODEL
 from . import loading
 from .answer import silent_keys
-from .options import engine_from, engine_options, sampling_options, sampling_values
+from .console import describe_sizes
+from .options import (
+    engine_from,
+    engine_options,
+    prompt_cache_option,
+    sampling_options,
+    sampling_values,
+)
 from .prompt import clean, read_stdin
 
 
@@ -26,6 +33,7 @@ from .prompt import clean, read_stdin
 )
 @click.option("--plain", is_flag=True, help="Show the model's text as it is, not as Markdown.")
 @click.option("--stats/--no-stats", help="Show speeds after every answer.")
+@prompt_cache_option
 @engine_options
 @sampling_options
 def command(
@@ -34,6 +42,7 @@ def command(
     load_path: Path | None,
     plain: bool,
     stats: bool,
+    prompt_cache: Path | None,
     **options: Any,
 ) -> None:
     """Talk with a model.
@@ -44,6 +53,7 @@ def command(
     are carried out in their order and separate messages.
     """
     engine = engine_from(options)
+    loading.check_prompt_cache(prompt_cache, engine)
     values = sampling_values(options)
     interactive = sys.stdin.isatty()
     text = "" if interactive else read_stdin()
@@ -71,17 +81,18 @@ def command(
         )
         if load_path:
             session.conversation.load(load_path)
-        if interactive:
-            from .repl import loop
+        with loading.prompt_cache(llm, prompt_cache):
+            if interactive:
+                from .repl import loop
 
-            session.tell(f"{model}, context {llm.context_length} tokens. /help for help")
-            loop(session)
-        else:
-            for entry in entries(text):
-                if not session.handle(entry):
-                    break
-            if session.failed:
-                raise SystemExit(1)
+                session.tell(f"{model}, {describe_sizes(llm.config)}. /help for help")
+                loop(session)
+            else:
+                for entry in entries(text):
+                    if not session.handle(entry):
+                        break
+                if session.failed:
+                    raise SystemExit(1)
     finally:
         llm.close()
 

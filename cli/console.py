@@ -4,9 +4,12 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from ..runtime.config import EngineConfig
 
 
 def has_color() -> bool:
@@ -58,6 +61,20 @@ def show_warnings() -> None:
         logger.addHandler(Handler())
         logger.propagate = False
     warnings.showwarning = lambda message, *_: warn(" ".join(str(message).split()))
+
+
+def describe_sizes(config: "EngineConfig") -> str:
+    """The context that a model was loaded with.
+
+    >>> from llamba.runtime.config import EngineConfig
+    >>> describe_sizes(EngineConfig(context_length=4096, num_threads=2, kv_tokens=8192))
+    'context 4096 tokens'
+    >>> describe_sizes(EngineConfig(context_length=4096, num_threads=2, kv_tokens=1000))
+    'context 1024 tokens (of 4096, as the KV cache is smaller)'
+    """
+    longest, wanted = config.max_sequence_length, config.context_length
+    less = f" (of {wanted}, as the KV cache is smaller)" if longest < wanted else ""
+    return f"context {longest} tokens{less}"
 
 
 def print_json(value: Any) -> None:

@@ -108,11 +108,15 @@ def _threads() -> dict[str, Any]:
 
 
 def _memory() -> dict[str, Any]:
+    from ..runtime.memory import available_memory
+
+    free = available_memory()
+    left = {} if free is None else {"free": f"{size(free)} (for KV cache and activations)"}
     try:
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
-        return {}
-    return {"memory": size(total)}
+        return left
+    return {"memory": size(total), **left}
 
 
 def _caches() -> dict[str, Any]:

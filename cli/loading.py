@@ -1,9 +1,12 @@
 """From the name that a user types to a model that is ready."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .console import show_warnings
+from ..errors import InvalidParameterError
+from .console import note, show_warnings
 from .options import EngineOptions
 from .progress import progress
 
@@ -32,6 +35,41 @@ def open_llm(name: str, options: EngineOptions) -> "LLM":
 
     with progress(name) as update:
         return LLM(name, progress=update, **options.given())
+
+
+def check_prompt_cache(file: Path | None, options: EngineOptions) -> None:
+    """Raise what is wrong with --prompt-cache FILE, as far as that is known without the model."""
+    if file is None:
+        return
+    if options.prefix_cache is False:
+        raise InvalidParameterError("--prompt-cache and --no-prefix-cache: give one of them")
+    from ..runtime.prefix_file import check_target
+
+    check_target(file)
+
+
+@contextmanager
+def prompt_cache(llm: "LLM", file: Path | None) -> Iterator[None]:
+    """Starts with the prefixes saved in `file`, if it exists, and saves them there at the end.
+
+    An error in between leaves the file as it was; SystemExit is an end like any other.
+    """
+    if file is None:
+        yield
+        return
+    if file.exists():
+        found = llm.load_prefix_cache(file)
+        if found.num_pages < found.num_saved:
+            note(
+                f"{file}: {found.num_pages} of {found.num_saved} pages restored, more do not fit; "
+                "--kv-tokens makes room"
+            )
+    try:
+        yield
+    except SystemExit:
+        llm.save_prefix_cache(file)
+        raise
+    llm.save_prefix_cache(file)
 
 
 def has_broken_template(llm: "LLM") -> bool:

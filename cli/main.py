@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from .. import __version__
-from ..errors import LlambaError, ResourceError
+from ..errors import LlambaError, RequestError, ResourceError
 
 # name -> its line in `llamba --help`. Kept here so that the help needs no command's imports;
 # the module has the command's name and holds a click command called `command`.
@@ -124,6 +124,11 @@ def report(error: BaseException) -> int:
         return BROKEN_PIPE
     from .console import fail
 
+    if isinstance(error, (RequestError, ResourceError)):
+        from .flags import in_flags
+
+        fail(in_flags(str(error)))
+        return error.exit_code
     if isinstance(error, LlambaError):
         fail(str(error))
         return error.exit_code

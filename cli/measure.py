@@ -2,8 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,28 +16,38 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Case:
-    """A prompt of `num_prompt` tokens, then `num_gen` decoded ones, after `depth` in the cache."""
+    """A prompt of `num_prompt` tokens, then `num_gen` decoded ones, after `depth` in the cache.
+
+    `num_parallel` sequences do so together, each with its own tokens and pages.
+    """
 
     num_prompt: int
     num_gen: int
     depth: int = 0
+    num_parallel: int = 1
 
     @property
     def name(self) -> str:
-        """llama-bench's: pp512, tg128, pp512+tg128, pp512 @ d2048."""
+        """llama-bench's: pp512, tg128, pp512+tg128, pp512 @ d2048; tg32 x8 for 8 sequences."""
         parts = [f"pp{self.num_prompt}"] if self.num_prompt else []
         parts += [f"tg{self.num_gen}"] if self.num_gen else []
-        return "+".join(parts) + (f" @ d{self.depth}" if self.depth else "")
+        times = f" x{self.num_parallel}" if self.num_parallel > 1 else ""
+        return "+".join(parts) + times + (f" @ d{self.depth}" if self.depth else "")
 
     @property
     def num_tokens(self) -> int:
-        """Tokens that count for the speed."""
-        return self.num_prompt + self.num_gen
+        """Tokens that count for the speed, of all sequences."""
+        return (self.num_prompt + self.num_gen) * self.num_parallel
+
+    @property
+    def pages_each(self) -> int:
+        """Pages of KV that one sequence fills."""
+        return -(-(self.depth + self.num_prompt + self.num_gen) // PAGE_SIZE)
 
     @property
     def num_pages(self) -> int:
         """Pages of KV that it fills."""
-        return -(-(self.depth + self.num_tokens) // PAGE_SIZE)
+        return self.pages_each * self.num_parallel
 
 
 @dataclass(frozen=True)
@@ -91,34 +100,45 @@ class Bench:
 
     def measure(self, test: Case, repetitions: int, *, warmup: bool = True) -> Samples:
         """Warm up as llama-bench does (the whole prompt, one decoded token), then repeat."""
+        tables = self.pages[: test.num_pages].reshape(test.num_parallel, test.pages_each)
         if test.depth:
-            self.prefill(0, test.depth)
+            self.prefill(tables, 0, test.depth)
         if warmup:
-            self._once(Case(test.num_prompt, min(test.num_gen, 1), test.depth))
-        return Samples(test, [self._once(test) for _ in range(repetitions)])
+            self._once(replace(test, num_gen=min(test.num_gen, 1)), tables)
+        return Samples(test, [self._once(test, tables) for _ in range(repetitions)])
 
-    def _once(self, test: Case) -> int:
+    def _once(self, test: Case, tables: NDArray[np.int32]) -> int:
         started = time.perf_counter_ns()
-        self.prefill(test.depth, test.num_prompt)
-        position = test.depth + test.num_prompt
-        for batch in self._decodes(position, test.num_gen):
-            self.program.run(batch)
+        self.prefill(tables, test.depth, test.num_prompt)
+        for position in range(test.depth, test.depth + test.num_gen):
+            at = position + test.num_prompt
+            each = (self._segment(i, table, at, 1, Logits.LAST) for i, table in enumerate(tables))
+            self.program.run(Batch(tuple(each)))
         return time.perf_counter_ns() - started
 
-    def prefill(self, start: int, num_tokens: int) -> None:
-        """Chunks of the program's size; logits of the last token only."""
-        end = start + num_tokens
-        for at in range(start, end, self.program.max_tokens):
-            stop = min(at + self.program.max_tokens, end)
-            logits = Logits.LAST if stop == end else Logits.NONE
-            self.program.run(self._batch(at, stop - at, logits))
+    def prefill(self, tables: NDArray[np.int32], start: int, num_tokens: int) -> None:
+        """Sequence after sequence in steps of the program's size; logits of last tokens only.
 
-    def _decodes(self, start: int, num_tokens: int) -> Iterator[Batch]:
-        for position in range(start, start + num_tokens):
-            yield self._batch(position, 1, Logits.LAST)
+        tables: int32 (sequences, pages of each).
+        """
+        step: list[Segment] = []
+        room, rows = self.program.max_tokens, self.program.max_logits
+        for i, table in enumerate(tables):
+            at, end = start, start + num_tokens
+            while at < end:
+                count = min(end - at, room)
+                last = at + count == end
+                step.append(self._segment(i, table, at, count, (Logits.NONE, Logits.LAST)[last]))
+                at, room, rows = at + count, room - count, rows - last
+                if not (room and rows):
+                    self.program.run(Batch(tuple(step)))
+                    step, room, rows = [], self.program.max_tokens, self.program.max_logits
+        if step:
+            self.program.run(Batch(tuple(step)))
 
-    def _batch(self, start: int, num_tokens: int, logits: Logits) -> Batch:
-        at = start % (len(self.tokens) // 2)
+    def _segment(
+        self, sequence: int, table: NDArray[np.int32], start: int, num_tokens: int, logits: Logits
+    ) -> Segment:
+        at = (start + 997 * sequence) % (len(self.tokens) // 2)
         ids: NDArray[np.int32] = self.tokens[at : at + num_tokens]
-        pages = self.pages[: -(-(start + num_tokens) // PAGE_SIZE)]
-        return Batch((Segment(ids, start, pages, logits),))
+        return Segment(ids, start, table[: -(-(start + num_tokens) // PAGE_SIZE)], logits)

@@ -22,6 +22,10 @@ class EngineOptions:
     context_length: int | None = None
     activations: str | None = None
     chat_template: str | None = None
+    cache_type: str | None = None
+    kv_tokens: int | None = None
+    prefix_cache: bool | None = None
+    deterministic: bool | None = None
 
     def given(self) -> dict[str, Any]:
         """The fields that the user set, as keyword arguments of LLM."""
@@ -104,7 +108,60 @@ def engine_options(command: _F) -> _F:
         )
     ):
         command = option(command)
+    return cache_options(command)
+
+
+def cache_options(command: _F) -> _F:
+    """Adds the options about the KV cache; `cache_from` takes them out again."""
+    for option in reversed(
+        (
+            click.option(
+                "--cache-type",
+                type=click.Choice(["f16", "q8_0"]),
+                help="How KV pages are kept; q8_0 takes half the memory [f16].",
+            ),
+            click.option(
+                "--kv-tokens",
+                type=int,
+                metavar="N",
+                help="Positions of all KV pages together [1 to 2 contexts, as memory allows].",
+            ),
+            click.option(
+                "--no-prefix-cache",
+                is_flag=True,
+                default=None,
+                help="Run every prompt whole, also what was run before.",
+            ),
+            click.option(
+                "--deterministic",
+                is_flag=True,
+                default=None,
+                help="The same tokens whatever else runs, cached or not; slower.",
+            ),
+        )
+    ):
+        command = option(command)
     return command
+
+
+# Sequences that run at once: for commands that run several. llama.cpp's name; vLLM's is
+# --max-num-seqs.
+parallel_option = click.option(
+    "-np",
+    "--parallel",
+    "--max-sequences",
+    "max_sequences",
+    type=int,
+    metavar="N",
+    help="Sequences that run at once; the others wait [16].",
+)
+
+prompt_cache_option = click.option(
+    "--prompt-cache",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Start with the KV pages saved in FILE, if it exists, and save them there at the end.",
+)
 
 
 def engine_from(options: dict[str, Any]) -> EngineOptions:
@@ -121,7 +178,18 @@ def engine_from(options: dict[str, Any]) -> EngineOptions:
         context_length=options.pop("ctx_size"),
         activations=options.pop("activations"),
         chat_template=template,
+        **cache_from(options),
     )
+
+
+def cache_from(options: dict[str, Any]) -> dict[str, Any]:
+    """Takes the options about the KV cache out, as fields of EngineOptions."""
+    return {
+        "cache_type": options.pop("cache_type"),
+        "kv_tokens": options.pop("kv_tokens"),
+        "prefix_cache": False if options.pop("no_prefix_cache") else None,
+        "deterministic": options.pop("deterministic"),
+    }
 
 
 def _read_template(file: Path) -> str:

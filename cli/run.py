@@ -11,9 +11,15 @@ import click
 
 from . import loading
 from .answer import Answer, Interrupt, collect, stats_line
-from .console import note, print_json
+from .console import describe_sizes, note, print_json
 from .main import INTERRUPTED
-from .options import engine_from, engine_options, sampling_options, sampling_values
+from .options import (
+    engine_from,
+    engine_options,
+    prompt_cache_option,
+    sampling_options,
+    sampling_values,
+)
 from .prompt import assemble, split
 
 if TYPE_CHECKING:
@@ -37,6 +43,7 @@ if TYPE_CHECKING:
 @click.option("--stats/--no-stats", help="Show speeds on stderr.")
 @click.option("-v", "--verbose", is_flag=True, help="Show the model and speeds on stderr.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, when the answer is done.")
+@prompt_cache_option
 @engine_options
 @sampling_options
 def command(
@@ -48,6 +55,7 @@ def command(
     stats: bool,
     verbose: bool,
     as_json: bool,
+    prompt_cache: Path | None,
     **options: Any,
 ) -> None:
     """Answer one prompt, streamed to the terminal.
@@ -66,16 +74,20 @@ def command(
     """
     started = time.monotonic()
     engine = engine_from(options)
+    loading.check_prompt_cache(prompt_cache, engine)
     question = split(arguments, model)
     values = sampling_values(options)
     nothing = not question.text.strip() and not files
     # With nothing to say yet, the prompt (or the error) comes first; else stdin gets the load time.
     prompt = assemble(question, files, started=started, raw=raw) if nothing else None
-    with closing(loading.open_llm(question.model, engine)) as llm:
+    with (
+        closing(loading.open_llm(question.model, engine)) as llm,
+        loading.prompt_cache(llm, prompt_cache),
+    ):
         if prompt is None:
             prompt = assemble(question, files, started=started, raw=raw)
         if verbose:
-            note(f"model {question.model}, context {llm.context_length} tokens")
+            note(f"model {question.model}, {describe_sizes(llm.config)}")
         raw = raw or _has_no_template(llm, question.model)
         if raw and system:
             note("--system is left out: without a chat template there is no system message")
@@ -87,9 +99,11 @@ def command(
             click.echo()
         if stats or verbose:
             note(stats_line(answer))
-        full = answer.num_prompt_tokens + len(answer.token_ids) >= llm.context_length
+        limit = llm.config.max_sequence_length
+        full = answer.num_prompt_tokens + len(answer.token_ids) >= limit
         if answer.finish_reason == "length" and full:
-            note(f"the answer was cut: the context of {llm.context_length} tokens is full (-c)")
+            flag = "-c" if limit == llm.context_length else "--kv-tokens"
+            note(f"the answer was cut: the context of {limit} tokens is full ({flag})")
     if answer.finish_reason == "abort":
         raise SystemExit(INTERRUPTED)
 

@@ -12,6 +12,7 @@ from . import slash
 from .answer import Answer, Interrupt, collect, silent_keys, stats_line
 from .console import fail, has_color, note
 from .conversation import Conversation
+from .flags import in_flags
 from .main import report
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class Session:
             self.answer()
         except ContextLengthError as error:
             self.failed = True
-            fail(str(error))
+            fail(in_flags(str(error), sampling=False))
             self.tell(
                 "The context is full. /clear starts afresh, /undo takes back a turn, /save FILE "
                 "keeps it all; -c/--ctx-size gives a longer context at the next start."
@@ -130,7 +131,7 @@ class Session:
         elif answer.finish_reason == "length":
             self.tell(
                 "[cut: the context is full; /clear starts afresh, /undo takes back a turn]"
-                if self.num_used >= self.llm.context_length
+                if self.num_used >= self.llm.config.max_sequence_length
                 else "[cut at max_tokens]"
             )
         if self.stats:
@@ -152,5 +153,5 @@ class Session:
 
     def context_line(self) -> str:
         """How full the context is."""
-        total = self.llm.context_length
+        total = self.llm.config.max_sequence_length
         return f"context: {self.num_used} of {total} tokens used"

@@ -19,13 +19,14 @@ ALIASES = {
     if flag.startswith("--")
 }
 OFF = ("none", "off", "default")
+NOT_IN_A_CHAT = ("n", "best_of", "prompt_logprobs")  # it shows one answer, and no prompt
 
 
 def show(params: "SamplingParams") -> list[str]:
     """One line a parameter; those that differ from the default are marked."""
     lines = []
     defaults = type(params)()
-    for f in dataclasses.fields(params):
+    for f in _fields(params):
         value, default = getattr(params, f.name), getattr(defaults, f.name)
         mark = "" if value == default else f"   (default {_text(default)})"
         lines.append(f"{f.name:24} {_text(value)}{mark}")
@@ -38,7 +39,7 @@ def change(params: "SamplingParams", line: str) -> "SamplingParams":
     Raises InvalidParameterError for unknown names and values.
     """
     name, value = _name_and_value(line)
-    names = [f.name for f in dataclasses.fields(params)]
+    names = [f.name for f in _fields(params)]
     name = ALIASES.get(name, name)
     if name not in names:
         import difflib
@@ -55,6 +56,10 @@ def change(params: "SamplingParams", line: str) -> "SamplingParams":
         return dataclasses.replace(params, **{name: new})
     except (TypeError, ValueError) as error:
         raise InvalidParameterError(f"{name}: {error}") from error
+
+
+def _fields(params: "SamplingParams") -> list[dataclasses.Field[Any]]:
+    return [f for f in dataclasses.fields(params) if f.name not in NOT_IN_A_CHAT]
 
 
 def _name_and_value(line: str) -> tuple[str, str]:

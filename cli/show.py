@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 MAX_VALUE_LEN = 80
 MAX_CONTEXT_LENGTH = 1 << 24  # EngineConfig's
-MAX_TOKENS = 512  # tokens a step, the engine's default: the arena is sized by it
 
 
 @click.command("show")
@@ -79,22 +78,25 @@ def _needs(gguf: "GGUFFile", context_length: int | None) -> dict[str, Any]:
     """The memory that running takes, or why the model can't be run."""
     try:
         from ..models.weights import Weights
-        from ..runtime.batch import PAGE_SIZE
-        from ..runtime.cache import arena_bytes, kv_bytes_per_page
-        from ..runtime.config import DEFAULT_CONTEXT_LENGTH
+        from ..runtime.config import DEFAULT_CONTEXT_LENGTH, EngineConfig
+        from ..runtime.footprint import memory_need
+        from ..runtime.threads import default_num_threads
 
-        numbers = Weights.open(gguf).hyperparameters
+        weights = Weights.open(gguf)
+        length = context_length or min(
+            weights.hyperparameters.context_length, DEFAULT_CONTEXT_LENGTH
+        )
+        config = EngineConfig(context_length=length, num_threads=default_num_threads())
+        need = memory_need(weights, config)
     except LlambaError as error:
         return {"runs": False, "why_not": str(error)}
-    length = context_length or min(numbers.context_length, DEFAULT_CONTEXT_LENGTH)
-    num_pages = -(-length // PAGE_SIZE)
     return {
         "runs": True,
         "memory": {
             "context_length": length,
             "weights_mapped": sum(t.num_bytes for t in gguf.tensors.values()),
-            "kv_cache": num_pages * kv_bytes_per_page(numbers),
-            "arena": arena_bytes(numbers, MAX_TOKENS),
+            "kv_cache": need.kv,
+            "arena": need.arena,
         },
     }
 

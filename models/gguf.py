@@ -38,6 +38,7 @@ class GGUFFile:
         self._metadata: Metadata = shards[0].metadata
         self.tensors: dict[str, TensorInfo] = {}
         self._buffers: list[mmap.mmap] = [shard.buffer for shard in shards]
+        self._header_lens = [shard.pos for shard in shards]
         for shard in shards:
             for name, tensor in shard.tensors.items():
                 if name in self.tensors:
@@ -84,6 +85,10 @@ class GGUFFile:
         """The number of items of an array without decoding it; None for a single value."""
         value = self._metadata.values_by_key[key]
         return value.num_items if isinstance(value, Span) and value.is_array else None
+
+    def headers(self) -> list[bytes]:
+        """The bytes before the tensors' data, of every shard: metadata and table of tensors."""
+        return [b[:n] for b, n in zip(self._buffers, self._header_lens, strict=True)]
 
     def close(self) -> None:
         """Let the file go. Tensor data still held elsewhere stays valid: its map goes with it."""

@@ -6,7 +6,8 @@ with positions in lanes:
 
 * f16: K [head_dim][32], V [32][head_dim], float16.
 * q8_0: K [head_dim / 4][32][4] int8, its scales [head_dim / 32][32] float16, V [32][head_dim] int8,
-  its scales as K's: each 32 values of a position share a scale, as in ggml's Q8_0. 53 % of f16.
+  its scales as K's: 32 values of a position share a scale, as in ggml's Q8_0 (which of K's do:
+  kernels/cpu/kv_q8_0.py). 53 % of f16.
 """
 
 import mmap

@@ -1,16 +1,22 @@
-"""EngineConfig: the sizes an engine is built with, and how the context length is chosen."""
+"""EngineConfig: the sizes an engine is built with, and how context and KV pool are chosen."""
 
 import logging
 from dataclasses import dataclass
+from typing import Any
 
 from ..errors import InvalidParameterError
 from .batch import PAGE_SIZE
+from .cache import CACHE_TYPES
 
 logger = logging.getLogger(__name__)
 
 # llama.cpp takes the model's own length, which is up to 128k tokens and gigabytes of KV cache.
 DEFAULT_CONTEXT_LENGTH = 8192
 MIN_CONTEXT_LENGTH = 512  # a default is not shrunk below this to fit memory
+DEFAULT_MAX_SEQUENCES = 16
+MAX_SEQUENCES = 256
+MIN_KV_TOKENS = 2 * PAGE_SIZE  # a sequence's page, and one to copy a shared page to
+MAX_KV_TOKENS = 1 << 28
 ACTIVATIONS = ("int8", "float32")
 
 
@@ -22,34 +28,44 @@ class EngineConfig:
 
     >>> EngineConfig(context_length=100, num_threads=2).num_pages
     4
+    >>> small = EngineConfig(context_length=4096, num_threads=2, kv_tokens=1000)
+    >>> small.num_pages, small.max_sequence_length
+    (32, 1024)
     """
 
     context_length: int  # tokens of one sequence, prompt and answer together
     num_threads: int
     max_tokens: int = 512  # tokens of one step: longer prompts run in chunks
     activations: str = "int8"
+    max_sequences: int = DEFAULT_MAX_SEQUENCES  # that run at once; the others wait
+    kv_tokens: int = 0  # positions of all KV pages together; 0 becomes one context
+    cache_type: str = "f16"
+    deterministic: bool = False
+    prefix_cache: bool = True
 
     def __post_init__(self) -> None:
         """Check every field."""
-        for name, high in (
-            ("context_length", 1 << 24),
-            ("num_threads", 1024),
-            ("max_tokens", 8192),
-        ):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= high:
-                raise InvalidParameterError(
-                    f"{name}={value!r}: must be a whole number from 1 to {high}"
-                )
-        if self.activations not in ACTIVATIONS:
-            raise InvalidParameterError(
-                f"activations={self.activations!r}: must be one of {', '.join(ACTIVATIONS)}"
-            )
+        _check_int("context_length", self.context_length, 1, 1 << 24)
+        _check_int("num_threads", self.num_threads, 1, 1024)
+        _check_int("max_tokens", self.max_tokens, 1, 8192)
+        _check_int("max_sequences", self.max_sequences, 1, MAX_SEQUENCES)
+        if self.kv_tokens == 0 and type(self.kv_tokens) is int:
+            object.__setattr__(self, "kv_tokens", max(self.context_length, MIN_KV_TOKENS))
+        _check_int("kv_tokens", self.kv_tokens, MIN_KV_TOKENS, MAX_KV_TOKENS)
+        check_choice("activations", self.activations, ACTIVATIONS)
+        check_choice("cache_type", self.cache_type, CACHE_TYPES)
+        check_choice("deterministic", self.deterministic, (True, False))
+        check_choice("prefix_cache", self.prefix_cache, (True, False))
 
     @property
     def num_pages(self) -> int:
-        """KV pages that hold one full context."""
-        return num_pages_for(self.context_length)
+        """KV pages of the pool that all sequences and cached prefixes share."""
+        return num_pages_for(self.kv_tokens)
+
+    @property
+    def max_sequence_length(self) -> int:
+        """Tokens of the longest sequence: the context, or the whole pool where that is smaller."""
+        return min(self.context_length, self.num_pages * PAGE_SIZE)
 
 
 def num_pages_for(num_tokens: int) -> int:
@@ -67,16 +83,8 @@ def choose_context_length(
     bytes.
     """
     if wanted is not None:
-        if (
-            not isinstance(wanted, int)
-            or isinstance(wanted, bool)
-            or not 1 <= wanted <= model_length
-        ):
-            raise InvalidParameterError(
-                f"context_length={wanted!r}: must be a whole number from 1 to {model_length}, "
-                "the length that the model was trained for"
-            )
-        return wanted
+        why = ", the length that the model was trained for"
+        return _check_int("context_length", wanted, 1, model_length, why)
     length = default = min(model_length, DEFAULT_CONTEXT_LENGTH)
     while (
         budget is not None
@@ -91,3 +99,36 @@ def choose_context_length(
             default,
         )
     return length
+
+
+def choose_kv_tokens(
+    wanted: int | None, context_length: int, *, kv_bytes_per_page: int, budget: int | None
+) -> int:
+    """KV positions for all sequences together.
+
+    A wanted number is taken as it is. Without one: a context, and as much again for other sequences
+    and cached prefixes as `budget` bytes allow.
+    """
+    if wanted is not None:
+        return _check_int("kv_tokens", wanted, MIN_KV_TOKENS, MAX_KV_TOKENS)
+    least = max(context_length, MIN_KV_TOKENS)
+    if budget is None:
+        return 2 * least
+    affordable = budget // kv_bytes_per_page * PAGE_SIZE
+    return max(least, min(affordable, 2 * least))
+
+
+def _check_int(name: str, value: Any, low: int, high: int, why: str = "") -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise InvalidParameterError(
+            f"{name}={value!r}: must be a whole number from {low} to {high}{why}"
+        )
+    return value
+
+
+def check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:
+    """Raise InvalidParameterError for a setting that is none of the choices."""
+    if type(value) is not type(choices[0]) or value not in choices:
+        raise InvalidParameterError(
+            f"{name}={value!r}: must be one of {', '.join(map(str, choices))}"
+        )

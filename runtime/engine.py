@@ -1,224 +1,235 @@
-"""Engine: the loop `schedule -> run -> sample -> commit` over the requests that were submitted."""
+"""Engine: the thread that drives an EngineCore, and what other threads leave for it."""
 
+import atexit
+import logging
+import os
 import threading
-import time
+import weakref
 from collections import deque
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
-from ..errors import LlambaError
-from .batch import Batch, Logits, Segment
-from .config import num_pages_for
-from .pages import PagePool
-from .request import FinishReason, Request, Status
-from .sampler import top_logprobs
+from ..errors import LlambaError, ResourceError
+from .core import EngineCore, Runs
+from .outputs import RequestOutput
+from .request import Request
+from .stats import EngineStats, StepStats
+from .stream import RequestStream
 
 if TYPE_CHECKING:
     from ..models.tokenizer import Tokenizer
 
+logger = logging.getLogger(__name__)
+_T = TypeVar("_T")
+_EXIT_S = 10.0  # the longest that the end of the interpreter waits for a step
 
-class Runs(Protocol):
-    """What the engine needs of a Program; tests put 20 lines in its place."""
 
-    num_pages: int
-    max_tokens: int
+class _Mailbox:
+    """What the threads share. The engine's thread, while parked, holds only this."""
 
-    def run(self, batch: Batch) -> NDArray[np.float32]:
-        """Logits, float32 (rows, vocab_size), a view valid until the next run."""
-        ...
+    def __init__(self) -> None:
+        self.condition = threading.Condition()
+        self.requests: deque[Request] = deque()
+        self.tasks: deque[Callable[[], None]] = deque()
+        self.busy = False  # the core has something to do; only the engine's thread sets it
+        self.closed = False
+
+    def wait_for_work(self) -> bool:
+        """Park until there is something to do; False when closed."""
+        if not (self.busy or self.requests or self.tasks or self.closed):
+            with self.condition:
+                while not (self.requests or self.tasks or self.closed):
+                    self.condition.wait()
+        return not self.closed
+
+    def close(self) -> None:
+        with self.condition:
+            self.closed = True
+            self.condition.notify_all()
 
 
 class Engine:
-    """Runs requests one after another, first come first served; whoever waits drives it.
+    """Runs the requests of all threads together, in one thread of its own.
 
-    `step` may be called from any thread: one lock guards everything, and a step advances the
-    request at the head of the queue, whoever submitted it. So two callers both get their answers,
-    and an iterator that nobody reads blocks nobody else.
+    That thread starts with the first request, is parked while there is nothing to do, and ends with
+    `close`, with the interpreter, or when nobody holds the engine any more. Every method may be
+    called from any thread.
 
-    The pages of the last finished request are kept; a request whose tokens begin like it takes
-    over the common part and runs only the rest.
+    Args:
+        program: runs the batches; the engine's thread is the only one that uses it.
+        tokenizer: shows tokens in log-probabilities.
+        max_sequences: answers that are made at once; the others wait.
+        prefix_cache: keep the pages of what ended, and find them for others.
     """
 
-    def __init__(self, program: Runs, tokenizer: "Tokenizer") -> None:
-        self.program = program
-        self.pages = PagePool(program.num_pages)
-        self.lock = threading.RLock()
-        self._tokenizer = tokenizer
-        self._waiting: deque[Request] = deque()
-        self._running: Request | None = None
-        self._cached_ids: list[int] = []  # tokens whose KV is in the cached pages
-        self._cached_pages: list[int] = []
-        self._closed = False
+    def __init__(
+        self,
+        program: Runs,
+        tokenizer: "Tokenizer",
+        *,
+        max_sequences: int = 16,
+        prefix_cache: bool = True,
+    ) -> None:
+        self.core = EngineCore(
+            program, tokenizer, max_sequences=max_sequences, prefix_cache=prefix_cache
+        )
+        self._mailbox = _Mailbox()
+        self._thread: threading.Thread | None = None
+        self._listeners: list[Callable[[StepStats], None]] = []
+        self._process_id = os.getpid()
+        weakref.finalize(self, self._mailbox.close).atexit = False
+        _engines.add(self)
 
-    def submit(self, request: Request) -> None:
-        """Put a request at the end of the queue."""
-        with self.lock:
-            if self._closed:
-                raise LlambaError("the model was closed")
-            request.submitted_at = time.perf_counter()
-            self._waiting.append(request)
+    def submit(self, request: Request) -> RequestStream:
+        """Run a request; LlambaError if the engine was closed."""
+        return self.submit_all([request])
+
+    def submit_all(
+        self, entries: Sequence[Request | RequestOutput], *, lone: bool = True
+    ) -> RequestStream:
+        """Run requests at once. Outputs among them take part in the stream only."""
+        requests = [entry for entry in entries if isinstance(entry, Request)]
+        mailbox, now = self._mailbox, self.core.clock()
+        with mailbox.condition:
+            self._check_open()
+            self._wake()  # it can't look before the lock is free
+            for request in requests:
+                request.submitted_at = now
+            mailbox.requests.extend(requests)
+        return RequestStream(self, entries, lone=lone)
 
     def cancel(self, request: Request) -> None:
-        """End a request in whatever state; its pages are free when this returns."""
-        request.cancelled = True
-        with self.lock:
-            self._reap()
+        """End a request in whatever state, within one step. Never waits."""
+        self.core.cancel(request)
 
-    def step(self) -> bool:
-        """Run one step; False if there was nothing to do.
+    def run_between_steps(self, work: Callable[[], _T]) -> _T:
+        """Call something while no step runs, in the engine's thread; return what it returns."""
+        if threading.current_thread() is self._thread:
+            return work()
+        future: Future[_T] = Future()
 
-        A failure ends the requests of the step and is kept in their `error`; an interrupt
-        (KeyboardInterrupt) ends them as cancelled and goes on to the caller. The engine stays
-        usable.
-        """
-        with self.lock:
-            self._reap()
-            request = self._running
+        def task() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
             try:
-                batch = self._schedule()
-                request = self._running
-                if request is None:
-                    return False
-                started = time.perf_counter()
-                logits = self.program.run(batch)
-                self._commit(request, batch.segments[0], logits, started)
-            except Exception as error:
-                request = request or self._running  # it may have become that in this very step
-                if request is None:
-                    raise
-                request.error = error
-                self._finish(request, "abort")
-            except BaseException:
-                self._abort_all_of_step(request)
-                raise
-            return True
+                future.set_result(work())
+            except BaseException as error:
+                future.set_exception(error)
 
-    def forget(self) -> None:
-        """Drop the cached pages."""
-        with self.lock:
-            self._cached_ids, self._cached_pages = [], []
-            self._restore_pages()
+        with self._mailbox.condition:
+            self._check_open()
+            self._wake()
+            self._mailbox.tasks.append(task)
+        try:
+            return future.result()
+        finally:
+            future.cancel()  # if the wait was interrupted before it began
 
-    def close(self) -> None:
-        """Cancel everything; later submissions are refused."""
-        with self.lock:
-            self._closed = True
-            for request in [*self._waiting, self._running]:
-                if request is not None:
-                    request.cancelled = True
-            self._reap()
-            self.forget()
+    @property
+    def stats(self) -> EngineStats:
+        """The figures right now."""
+        return self.core.stats
 
-    def _schedule(self) -> Batch:
-        """The next chunk of the request at the head: what is pending, at most a step's tokens."""
-        while self._waiting and self._waiting[0].status is not Status.WAITING:
-            self._waiting.popleft()
-        if self._running is None:
-            if not self._waiting:
-                return Batch(())
-            self._start(self._waiting[0])
-        request = self._running
-        assert request is not None
-        start = request.num_computed
-        num_tokens = min(request.num_pending, self.program.max_tokens)
-        self._grow(request, start + num_tokens)
-        # Logits are computed where a token is chosen: after the last one, if any may follow.
-        last = num_tokens == request.num_pending and request.max_new_tokens > 0
-        segment = Segment(
-            token_ids=np.array(request.token_ids[start : start + num_tokens], np.int32),
-            start=start,
-            block_table=request.block_table[: len(request.pages)],
-            logits=Logits.LAST if last else Logits.NONE,
-        )
-        return Batch((segment,))
+    def add_step_listener(self, listener: Callable[[StepStats], None]) -> None:
+        """Have something called after each step, in the engine's thread: it must be quick."""
+        self._listeners = [*self._listeners, listener]
 
-    def _commit(
-        self, request: Request, segment: Segment, logits: NDArray[np.float32], started: float
-    ) -> None:
-        """Note what was computed; choose a token where the segment ends the sequence so far."""
-        prefill = request.num_new_tokens == 0
-        request.num_computed += segment.num_tokens
-        reason: FinishReason | None = None
-        if segment.logits is Logits.LAST:
-            row = logits[0]
-            token_id = request.sampler.sample(row)
-            if request.params.logprobs is not None:
-                request.logprobs.append(
-                    top_logprobs(row, token_id, request.params.logprobs, self._tokenizer)
-                )
-            reason = request.append(token_id)
-        elif request.num_pending == 0:
-            reason = "length"
-        now = time.perf_counter()
-        if prefill:
-            request.prefill_s += now - started
-            if request.num_new_tokens:
-                request.first_token_at = now
-        else:
-            request.decode_s += now - started
-        if reason is not None:
-            self._finish(request, reason)
+    def check_may_wait(self) -> None:
+        """Raise LlambaError in the engine's own thread, which would wait for itself."""
+        if threading.current_thread() is self._thread:
+            raise LlambaError("a step listener can't wait for an answer: the engine waits for it")
 
-    def _start(self, request: Request) -> None:
-        """Make a request the running one, with the cached pages of what it has in common."""
-        self._running = request
-        request.status = Status.RUNNING
-        request.started_at = time.perf_counter()
-        request.block_table = np.zeros(self.pages.num_pages, np.int32)
-        # The last token always runs: its logits are needed.
-        common = common_prefix_len(self._cached_ids, request.prompt_ids[:-1])
-        kept = num_pages_for(common)
-        request.pages = self._cached_pages[:kept]
-        request.block_table[:kept] = request.pages
-        request.num_computed = request.cached_tokens = common
-        self.forget()  # what is not taken over
+    def close(self, timeout_s: float | None = None) -> None:
+        """Cancel everything and end the thread, after the step under way; may be repeated."""
+        if os.getpid() != self._process_id:
+            return  # a forked child has no such thread, and its locks may be held for ever
+        self._mailbox.close()
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout_s)
 
-    def _grow(self, request: Request, num_tokens: int) -> None:
-        """Pages for so many positions; the request was checked against the context at the door."""
-        have, need = len(request.pages), num_pages_for(num_tokens)
-        if need > have:
-            after = request.pages[-1] if have else None
-            request.pages += self.pages.allocate(need - have, after=after)
-            request.block_table[have:need] = request.pages[have:]
+    # -- inside -----------------------------------------------------------------------------------
+    def _check_open(self) -> None:
+        if self._mailbox.closed:
+            raise LlambaError("the model was closed")
 
-    def _finish(self, request: Request, reason: FinishReason) -> None:
-        """End a request; its pages become the cached ones."""
-        request.finish(reason)
-        if request is self._running:
-            self._running = None
-            valid = num_pages_for(request.num_computed)
-            self._cached_ids = request.token_ids[: request.num_computed]
-            self._cached_pages = request.pages[:valid]
-        request.pages = []
-        self._restore_pages()
+    def _wake(self) -> None:
+        """Start the thread, or end its parking; under the mailbox's lock."""
+        if self._thread is None:
+            thread = threading.Thread(
+                target=_serve,
+                args=(self._mailbox, weakref.ref(self)),
+                name="llamba-engine",
+                daemon=True,
+            )
+            try:
+                thread.start()
+            except RuntimeError as error:
+                raise ResourceError(
+                    f"the system gives no thread for the engine ({error})"
+                ) from error
+            self._thread = thread
+        self._mailbox.condition.notify()
 
-    def _abort_all_of_step(self, request: Request | None) -> None:
-        for each in (request, self._running):
-            if each is not None and not each.finished:
-                self._finish(each, "abort")
+    def _turn(self) -> None:
+        """One turn of the thread: what was left for it, then a step."""
+        mailbox, core = self._mailbox, self.core
+        while mailbox.requests:
+            core.submit(mailbox.requests.popleft())
+        while mailbox.tasks:
+            mailbox.tasks.popleft()()
+        before = core.counters.last_step
+        try:
+            core.step()
+        except Exception as error:
+            count = core.reset(error)
+            logger.exception("the engine failed and ended %d requests", count)
+        mailbox.busy = core.has_work
+        step = core.counters.last_step
+        if step is not None and step is not before:
+            for listener in self._listeners:
+                self._tell(listener, step)
 
-    def _reap(self) -> None:
-        """End the requests that were cancelled since the last step."""
-        if self._running is not None and self._running.cancelled:
-            self._finish(self._running, "abort")
-        for request in [r for r in self._waiting if r.cancelled]:
-            self._waiting.remove(request)
-            request.finish("abort")
+    def _tell(self, listener: Callable[[StepStats], None], step: StepStats) -> None:
+        try:
+            listener(step)
+        except Exception:
+            logger.exception("a step listener failed and is not called again")
+            self._listeners = [each for each in self._listeners if each is not listener]
 
-    def _restore_pages(self) -> None:
-        running = self._running.pages if self._running is not None else []
-        self.pages.restore([running, self._cached_pages])
+    def _end(self) -> None:
+        """The thread ends: nobody may be left waiting."""
+        core, mailbox = self.core, self._mailbox
+        while mailbox.requests:
+            core.submit(mailbox.requests.popleft())
+        core.end_all()
+        while mailbox.tasks:
+            mailbox.tasks.popleft()()  # each keeps its own errors
 
 
-def common_prefix_len(a: list[int], b: list[int]) -> int:
-    """How many tokens two sequences have in common at their beginning.
+_engines: "weakref.WeakSet[Engine]" = weakref.WeakSet()
 
-    >>> common_prefix_len([1, 2, 3], [1, 2, 4, 5])
-    2
-    """
-    limit = min(len(a), len(b))
-    if a[:limit] == b[:limit]:
-        return limit
-    return next(i for i in range(limit) if a[i] != b[i])
+
+def _serve(mailbox: _Mailbox, reference: "weakref.ref[Engine]") -> None:
+    """The thread. Between turns it holds no engine, so that one can be forgotten."""
+    while mailbox.wait_for_work():
+        engine = reference()
+        if engine is None:
+            return
+        try:
+            engine._turn()
+        except BaseException:
+            logger.exception("the engine's thread failed: it ends, and so does every request")
+            mailbox.close()
+        del engine
+    engine = reference()
+    if engine is not None:
+        engine._end()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Kernels must not run while the interpreter takes their memory away."""
+    for engine in list(_engines):
+        engine.close(_EXIT_S)

@@ -1,34 +1,40 @@
 """LLM: load a model, complete prompts, chat. The Python front door; the other fronts use it too."""
 
 import os
-import secrets
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
-import numpy as np
-
-from ..errors import ChatTemplateError, ContextLengthError, InvalidParameterError, LlambaError
+from ..errors import InvalidParameterError, LlambaError
 from .engine import Engine
 from .load import Progress, load
+from .outputs import RequestOutput
 from .params import SamplingParams
+from .progress_bar import progress_bar as show_progress
 from .prompts import (
+    ChatOptions,
+    GenerateOptions,
     Message,
+    Params,
     Prompt,
+    is_lone_conversation,
+    is_lone_prompt,
     normalize_conversations,
     normalize_params,
     normalize_prompts,
 )
-from .request import Request, RequestOutput, end_ids_of
-from .sampler import Sampler
-from .stop import TextAssembler
-from .stream import RequestStream, run_all
+from .request import Request
+from .request_builder import RequestBuilder, template_options
+from .stats import EngineStats
+from .stream import RequestStream
 
 if TYPE_CHECKING:
     from ..models.chat import ChatTemplate
+    from .prefix_file import Restored, Saved
 
-Params = SamplingParams | Sequence[SamplingParams] | None
+_T = TypeVar("_T")
 
 
 class LLM:
@@ -43,6 +49,11 @@ class LLM:
         chat_template: Jinja text, the name of a built-in template ("chatml") or a file's path,
             instead of the model's own.
         seed: makes the seeds that are drawn for requests without one repeatable.
+        max_sequences: answers that are made at once; the others wait. Default: 16.
+        kv_tokens: positions of the KV cache for all requests and cached prefixes together.
+        cache_type: "f16", or "q8_0" for a KV cache of about half the size.
+        deterministic: the same tokens alone and beside others, bit for bit; slower.
+        prefix_cache: find what prompts have in common with earlier ones instead of running it.
         progress: called with (event, done, total) while something takes long: the events
             "wait", "download" and "verify" count bytes, "compile" counts kernels.
 
@@ -51,13 +62,13 @@ class LLM:
         ResourceError: it does not fit into memory; the message says what to change.
         InvalidParameterError: an argument is out of its range.
 
-    May be used by several threads at once: requests run one after another. Example:
+    May be used by several threads and event loops at once: all requests run together. Example:
 
         params = SamplingParams(temperature=0.2, max_tokens=40)
         with LLM("smollm2") as llm:
             [answer] = llm.chat([{"role": "user", "content": "Why is the sky blue?"}], params)
             print(answer.outputs[0].text)
-            for item in llm.generate("Once upon a time", params, stream=True):
+            for item in llm.submit("Once upon a time", params):
                 print(item.delta, end="")
     """
 
@@ -70,17 +81,26 @@ class LLM:
         activations: str = "int8",
         chat_template: str | None = None,
         seed: int | None = None,
+        max_sequences: int | None = None,
+        kv_tokens: int | None = None,
+        cache_type: str = "f16",
+        deterministic: bool = False,
+        prefix_cache: bool = True,
         progress: Progress | None = None,
     ) -> None:
         # Seeds are checked first: a model takes long to load for an error after it.
         base = SamplingParams(seed=seed).seed
-        self._seeds = np.random.default_rng(secrets.randbits(64) if base is None else base)
         self._loaded = load(
             model,
             context_length=context_length,
             num_threads=num_threads,
             activations=activations,
             chat_template=chat_template,
+            max_sequences=max_sequences,
+            kv_tokens=kv_tokens,
+            cache_type=cache_type,
+            deterministic=deterministic,
+            prefix_cache=prefix_cache,
             progress=progress,
         )
         self.model = str(model)
@@ -91,8 +111,15 @@ class LLM:
         self.config = self._loaded.config
         self.context_length = self.config.context_length
         self.default_params = self._loaded.default_params
-        self.engine = Engine(self.program, self.tokenizer)
+        self.engine = Engine(
+            self.program,
+            self.tokenizer,
+            max_sequences=self.config.max_sequences,
+            prefix_cache=self.config.prefix_cache,
+        )
+        self._builder = RequestBuilder(self._loaded, base)
         self._process_id = os.getpid()
+        self._closing = threading.Lock()
         self._closed = False
 
     @property
@@ -100,14 +127,19 @@ class LLM:
         """The template that chat() uses; None if the model has none, or an invalid one."""
         return self._loaded.chat_template
 
+    @property
+    def stats(self) -> EngineStats:
+        """The engine's figures right now."""
+        return self.engine.stats
+
     @overload
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
         params: Params = None,
         *,
-        sampling_params: Params = None,
         stream: Literal[False] = False,
+        **options: Unpack[GenerateOptions],
     ) -> list[RequestOutput]: ...
     @overload
     def generate(
@@ -115,8 +147,8 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         params: Params = None,
         *,
-        sampling_params: Params = None,
         stream: Literal[True],
+        **options: Unpack[GenerateOptions],
     ) -> RequestStream: ...
     @overload
     def generate(
@@ -124,8 +156,8 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         params: Params = None,
         *,
-        sampling_params: Params = None,
         stream: bool,
+        **options: Unpack[GenerateOptions],
     ) -> list[RequestOutput] | RequestStream: ...
 
     def generate(
@@ -135,30 +167,45 @@ class LLM:
         *,
         sampling_params: Params = None,
         stream: bool = False,
+        priority: int = 0,
+        timeout_s: float | None = None,
+        progress_bar: bool | None = None,
     ) -> list[RequestOutput] | RequestStream:
-        """Continue prompts.
+        """Continue prompts, all of them at once.
 
         Args:
             prompts: a string, {"prompt": text}, {"prompt_token_ids": [...]}, or a list of these.
                 Control tokens written in the text count as such: text of strangers belongs in chat.
             params: SamplingParams for all, or a list with one for each; None: the model's defaults.
                 `sampling_params` is vLLM's name of it.
-            stream: return an iterator that yields an output a token; `delta` is its new text and
-                the last one of a prompt is complete. Closing it cancels.
+            stream: return an iterator that yields outputs as they come; `delta` is the new text and
+                the last one of a prompt is complete. The prompts' items come one prompt after
+                another, in order. Closing it cancels.
+            priority: 0 for somebody who waits; 1 works in the background, when there is room.
+            timeout_s: seconds after which a request ends with what there is (`stop_reason`
+                "timeout").
+            progress_bar: on stderr; None: if that is a terminal and there are several prompts.
 
         Returns:
-            A RequestOutput for each prompt, in order; its `outputs[0].text` is the answer.
+            A RequestOutput for each prompt, in order; its `outputs[0].text` is the answer. In a
+            list, a prompt that can't be run has its error in `error`, and the others are answered.
 
         Raises:
-            InvalidParameterError, ContextLengthError: before anything runs.
+            InvalidParameterError: wrong parameters, before anything runs.
+            InvalidParameterError, ContextLengthError: the prompt can't be run, if it is no list.
         """
         texts = normalize_prompts(prompts)
-        each = normalize_params(_either(params, sampling_params), len(texts), self.default_params)
-        requests = [
-            self._request(t if isinstance(t, str) else None, self._encode(t), p)
-            for t, p in zip(texts, each, strict=True)
-        ]
-        return self._run(requests, stream)
+        each = normalize_params(params, sampling_params, len(texts), self.default_params)
+        return self._start(
+            texts,
+            each,
+            self._builder.from_prompt,
+            lone=is_lone_prompt(prompts),
+            stream=stream,
+            bar=progress_bar,
+            priority=priority,
+            timeout_s=timeout_s,
+        )
 
     @overload
     def chat(
@@ -166,11 +213,8 @@ class LLM:
         messages: Sequence[Message] | Sequence[Sequence[Message]],
         params: Params = None,
         *,
-        sampling_params: Params = None,
         stream: Literal[False] = False,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        add_generation_prompt: bool = True,
-        chat_template_kwargs: Mapping[str, Any] | None = None,
+        **options: Unpack[ChatOptions],
     ) -> list[RequestOutput]: ...
     @overload
     def chat(
@@ -178,11 +222,8 @@ class LLM:
         messages: Sequence[Message] | Sequence[Sequence[Message]],
         params: Params = None,
         *,
-        sampling_params: Params = None,
         stream: Literal[True],
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        add_generation_prompt: bool = True,
-        chat_template_kwargs: Mapping[str, Any] | None = None,
+        **options: Unpack[ChatOptions],
     ) -> RequestStream: ...
     @overload
     def chat(
@@ -190,11 +231,8 @@ class LLM:
         messages: Sequence[Message] | Sequence[Sequence[Message]],
         params: Params = None,
         *,
-        sampling_params: Params = None,
         stream: bool,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        add_generation_prompt: bool = True,
-        chat_template_kwargs: Mapping[str, Any] | None = None,
+        **options: Unpack[ChatOptions],
     ) -> list[RequestOutput] | RequestStream: ...
 
     def chat(
@@ -207,41 +245,98 @@ class LLM:
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        priority: int = 0,
+        timeout_s: float | None = None,
+        progress_bar: bool | None = None,
     ) -> list[RequestOutput] | RequestStream:
         """Answer a conversation, [{"role": "user", "content": "..."}, ...], or each of several.
 
-        Other arguments and what comes back as in generate(). What the conversation has in common
-        with the request before is not run again (`metrics.cached_tokens`). Message contents never
-        become control tokens. `tools` and `chat_template_kwargs` go to the template.
+        Other arguments and what comes back as in generate(). What conversations have in common
+        with earlier ones is not run again (`metrics.cached_tokens`). Message contents never become
+        control tokens. `tools` and `chat_template_kwargs` go to the template.
 
         Raises:
-            ChatTemplateError: no (valid) template, or it refuses these messages.
-            InvalidParameterError, ContextLengthError: before anything runs.
+            ChatTemplateError: no (valid) template; or it refuses these messages, if they are no
+                list of conversations.
+            InvalidParameterError, ContextLengthError: as in generate().
         """
         conversations = normalize_conversations(messages)
-        each = normalize_params(
-            _either(params, sampling_params), len(conversations), self.default_params
+        each = normalize_params(params, sampling_params, len(conversations), self.default_params)
+        self._builder.check_template()
+        template = template_options(tools, add_generation_prompt, chat_template_kwargs)
+
+        def build(messages: list[Message], params: SamplingParams, **options: Any) -> Request:
+            return self._builder.from_messages(messages, params, template, **options)
+
+        return self._start(
+            conversations,
+            each,
+            build,
+            lone=is_lone_conversation(messages),
+            stream=stream,
+            bar=progress_bar,
+            priority=priority,
+            timeout_s=timeout_s,
         )
-        template = self._template()
-        kwargs = dict(chat_template_kwargs or {})
-        if tools is not None:
-            kwargs["tools"] = list(tools)
-        requests = []
-        for conversation, p in zip(conversations, each, strict=True):
-            texts = (m.get("content") for m in conversation)
-            self._check_length(sum(len(t) for t in texts if isinstance(t, str)))
-            ids = template.encode(
-                conversation, add_generation_prompt=add_generation_prompt, **kwargs
-            )
-            requests.append(self._request(None, ids, p))
-        return self._run(requests, stream)
+
+    def submit(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        priority: int = 0,
+        timeout_s: float | None = None,
+    ) -> RequestStream:
+        """Start one prompt and return at once; arguments and errors as in generate().
+
+        The stream is read by `for`, by `async for` in any event loop, or as a whole by result().
+        """
+        return self.generate(prompt, params, stream=True, priority=priority, timeout_s=timeout_s)
+
+    def submit_chat(
+        self,
+        messages: Sequence[Message],
+        params: SamplingParams | None = None,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        priority: int = 0,
+        timeout_s: float | None = None,
+    ) -> RequestStream:
+        """Start the answer to one conversation and return at once; otherwise as submit()."""
+        return self.chat(
+            messages,
+            params,
+            stream=True,
+            tools=tools,
+            add_generation_prompt=add_generation_prompt,
+            chat_template_kwargs=chat_template_kwargs,
+            priority=priority,
+            timeout_s=timeout_s,
+        )
+
+    def save_prefix_cache(self, path: str | Path) -> "Saved":
+        """Write the cached prefixes to a file; PrefixFileError if that can't be done."""
+        from .prefix_file import save
+
+        return self._between_steps(save, path)
+
+    def load_prefix_cache(self, path: str | Path) -> "Restored":
+        """Take up cached prefixes from a file; FileNotFoundError, PrefixFileError."""
+        from .prefix_file import restore
+
+        return self._between_steps(restore, path)
 
     def close(self) -> None:
         """Cancel what runs, stop the threads, unmap the file. May be repeated."""
-        if not self._closed:
-            self._closed = True
-            self.engine.close()
-            self._loaded.close()
+        if os.getpid() != self._process_id:
+            return  # fork copied neither the threads nor the right to their memory
+        self.engine.close()
+        with self._closing:
+            if not self._closed:
+                self._closed = True
+                self._loaded.close()
 
     def __enter__(self) -> "LLM":
         """For `with LLM(...) as llm`."""
@@ -263,76 +358,43 @@ class LLM:
             f"num_threads={self.config.num_threads}, activations={self.config.activations!r})"
         )
 
-    def _run(self, requests: list[Request], stream: bool) -> list[RequestOutput] | RequestStream:
-        if os.getpid() != self._process_id:  # fork copies no threads: the team would never answer
+    def _between_steps(self, function: Callable[..., _T], path: str | Path) -> _T:
+        from .model_identity import identify
+
+        identity, core = identify(self.weights, self.config), self.engine.core
+        return self.engine.run_between_steps(
+            lambda: function(path, core.pool, self.program, identity)
+        )
+
+    def _start(
+        self,
+        prompts: Sequence[_T | InvalidParameterError],
+        params: Sequence[SamplingParams],
+        build: Callable[..., Request],
+        *,
+        lone: bool,
+        stream: bool,
+        bar: bool | None,
+        priority: int,
+        timeout_s: float | None,
+    ) -> list[RequestOutput] | RequestStream:
+        """Build all requests, then submit them together."""
+        if os.getpid() != self._process_id:  # fork copies no threads: the engine never answers
             raise LlambaError(
                 f"this LLM belongs to process {self._process_id} and can't be used in a forked one "
                 f"({os.getpid()}): make an LLM there, or start processes with 'spawn'"
             )
-        return RequestStream(self.engine, requests) if stream else run_all(self.engine, requests)
-
-    def _request(self, prompt: str | None, ids: list[int], params: SamplingParams) -> Request:
-        """Check one prompt against the model, before anything runs."""
-        tokenizer = self.tokenizer
-        params.check_vocabulary(tokenizer.vocab_size)
-        for i in (min(ids), max(ids)) if ids else ():
-            if not 0 <= i < tokenizer.vocab_size:
-                raise InvalidParameterError(
-                    f"prompt_token_ids: {i}: the model has the token ids 0 to "
-                    f"{tokenizer.vocab_size - 1}"
-                )
-        if not ids:
-            raise InvalidParameterError("the prompt has no tokens: pass at least one")
-        if len(ids) >= self.context_length:
-            raise ContextLengthError(
-                f"the prompt has {len(ids)} tokens, but context_length is {self.context_length} "
-                "and must hold the answer too: shorten the prompt or load the model with a larger "
-                f"context_length (up to {self.weights.hyperparameters.context_length})"
-            )
-        room = self.context_length - len(ids)
-        seed = int(self._seeds.integers(2**32)) if params.seed is None else params.seed
-        return Request(
-            prompt=prompt,
-            prompt_ids=ids,
-            params=params,
-            sampler=Sampler.for_request(params, tokenizer, seed=seed, prompt_ids=ids),
-            text=TextAssembler(
-                tokenizer, tuple(params.stop), skip_special=params.skip_special_tokens
-            ),
-            max_new_tokens=room if params.max_tokens is None else min(params.max_tokens, room),
-            end_ids=end_ids_of(tokenizer, params),
-        )
-
-    def _encode(self, prompt: str | list[int]) -> list[int]:
-        if not isinstance(prompt, str):
-            return prompt
-        self._check_length(len(prompt))
-        return self.tokenizer.encode(prompt, add_special=True, parse_special=True)
-
-    def _check_length(self, num_characters: int) -> None:
-        """Refuse what can't fit before it is tokenized, which takes seconds for many megabytes."""
-        if num_characters <= self.context_length:
-            return
-        longest = self.tokenizer.longest_token
-        if num_characters > self.context_length * longest:
-            raise ContextLengthError(
-                f"the prompt has {num_characters:,} characters, but context_length is "
-                f"{self.context_length} tokens of at most {longest} characters: shorten the prompt"
-            )
-
-    def _template(self) -> "ChatTemplate":
-        if self._loaded.chat_template_error is not None:
-            raise self._loaded.chat_template_error
-        if self._loaded.chat_template is None:
-            raise ChatTemplateError(
-                f"{self.model} has no chat template (it is a base model): use generate(), or pass "
-                "chat_template= with a Jinja template"
-            )
-        return self._loaded.chat_template
-
-
-def _either(params: Params, sampling_params: Params) -> Params:
-    """The one that was given; InvalidParameterError when both were."""
-    if params is not None and sampling_params is not None:
-        raise InvalidParameterError("params and sampling_params are one setting: pass one of them")
-    return sampling_params if params is None else params
+        self._builder.check_params(params, priority=priority, timeout_s=timeout_s)
+        entries: list[Request | RequestOutput] = []
+        for prompt, each in zip(prompts, params, strict=True):
+            try:
+                if isinstance(prompt, InvalidParameterError):
+                    raise prompt
+                entries.append(build(prompt, each, priority=priority, timeout_s=timeout_s))
+            except LlambaError as error:
+                if lone:
+                    raise
+                entries.append(self._builder.failed(error, prompt, each))
+        with show_progress(len(entries), False if stream else bar) as on_end:
+            started = self.engine.submit_all(entries, lone=lone)
+            return started if stream else started.results(on_end)

@@ -11,8 +11,16 @@ from typing import TYPE_CHECKING, Any
 from ..errors import ChatTemplateError, InvalidParameterError
 from ..models.gguf import GGUFFile
 from ..models.weights import Weights
-from .config import EngineConfig, choose_context_length
-from .memory import MemoryNeed, available_memory, check_memory
+from .cache import CACHE_TYPES, kv_bytes_per_page
+from .config import (
+    DEFAULT_MAX_SEQUENCES,
+    EngineConfig,
+    check_choice,
+    choose_context_length,
+    choose_kv_tokens,
+)
+from .footprint import memory_need
+from .memory import available_memory, check_memory
 from .params import SamplingParams
 from .threads import default_num_threads
 
@@ -57,6 +65,11 @@ def load(
     num_threads: int | None = None,
     activations: str = "int8",
     chat_template: str | None = None,
+    max_sequences: int | None = None,
+    kv_tokens: int | None = None,
+    cache_type: str = "f16",
+    deterministic: bool = False,
+    prefix_cache: bool = True,
     progress: Progress | None = None,
 ) -> Loaded:
     """Load a model; `LLM` documents the arguments and the errors."""
@@ -67,7 +80,17 @@ def load(
     gguf = GGUFFile.open(path)
     try:
         weights = Weights.open(gguf)
-        config = _configure(weights, context_length, num_threads, activations)
+        config = configure(
+            weights,
+            context_length=context_length,
+            num_threads=num_threads,
+            activations=activations,
+            max_sequences=max_sequences,
+            kv_tokens=kv_tokens,
+            cache_type=cache_type,
+            deterministic=deterministic,
+            prefix_cache=prefix_cache,
+        )
         with ThreadPoolExecutor(1) as pool:
             # The tokenizer is built (about 0.1 s for 150k tokens) while LLVM, which needs no
             # interpreter lock, links the kernels.
@@ -94,18 +117,6 @@ def load(
         raise
 
 
-def memory_need(weights: Weights, config: EngineConfig) -> MemoryNeed:
-    """Bytes that a model takes with these sizes."""
-    from .cache import arena_bytes, kv_bytes_per_page
-
-    numbers = weights.hyperparameters
-    return MemoryNeed(
-        weights=weights.gguf.num_bytes,
-        kv=config.num_pages * kv_bytes_per_page(numbers),
-        arena=arena_bytes(numbers, config.max_tokens),
-    )
-
-
 def default_params(metadata: Mapping[str, Any]) -> SamplingParams:
     """llama.cpp's defaults, changed by what the file recommends (`general.sampling.*`)."""
     params: dict[str, Any] = {}
@@ -122,26 +133,49 @@ def default_params(metadata: Mapping[str, Any]) -> SamplingParams:
     return SamplingParams.from_dict(params)
 
 
-def _configure(
-    weights: Weights, context_length: int | None, num_threads: int | None, activations: str
+def configure(
+    weights: Weights,
+    *,
+    context_length: int | None = None,
+    num_threads: int | None = None,
+    activations: str = "int8",
+    max_sequences: int | None = None,
+    kv_tokens: int | None = None,
+    cache_type: str = "f16",
+    deterministic: bool = False,
+    prefix_cache: bool = True,
 ) -> EngineConfig:
-    """Sizes from the settings, the model and the machine; ResourceError if it does not fit."""
-    from .cache import kv_bytes_per_page
+    """Sizes from the settings, the model and the machine; ResourceError if it does not fit.
 
-    numbers = weights.hyperparameters
+    The context may take half of the memory that is free, the pool of all sequences a quarter.
+    """
+    check_choice("cache_type", cache_type, CACHE_TYPES)
+    page = kv_bytes_per_page(weights.hyperparameters, cache_type)
     available = available_memory()
+    half, quarter = (None, None) if available is None else (available // 2, available // 4)
     length = choose_context_length(
         context_length,
-        numbers.context_length,
-        kv_bytes_per_page=kv_bytes_per_page(numbers),
-        budget=None if available is None else available // 2,
+        weights.hyperparameters.context_length,
+        kv_bytes_per_page=page,
+        budget=half,
     )
     config = EngineConfig(
         context_length=length,
         num_threads=default_num_threads() if num_threads is None else num_threads,
         activations=activations,
+        max_sequences=DEFAULT_MAX_SEQUENCES if max_sequences is None else max_sequences,
+        kv_tokens=choose_kv_tokens(kv_tokens, length, kv_bytes_per_page=page, budget=quarter),
+        cache_type=cache_type,
+        deterministic=deterministic,
+        prefix_cache=prefix_cache,
     )
-    check_memory(memory_need(weights, config), available, context_length=length)
+    check_memory(
+        memory_need(weights, config),
+        available,
+        setting="context_length" if kv_tokens is None else "kv_tokens",
+        num_tokens=length if kv_tokens is None else config.kv_tokens,
+        advice=' or cache_type="q8_0"' if cache_type == "f16" else "",
+    )
     return config
 
 
@@ -154,6 +188,8 @@ def _build(weights: Weights, config: EngineConfig, progress: Progress | None) ->
         num_threads=config.num_threads,
         max_tokens=config.max_tokens,
         activations=config.activations,
+        cache_type=config.cache_type,
+        deterministic=config.deterministic,
         progress=None if progress is None else partial(progress, "compile"),
     )
 

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import ResourceError
+from .batch import PAGE_SIZE
 from .cgroup import cgroup_folders, read_int, read_text
+from .config import MIN_KV_TOKENS
 
 logger = logging.getLogger(__name__)
 
@@ -39,21 +41,30 @@ def available_memory(root: Path = Path("/")) -> int | None:
     return max(0, min(limits)) if limits else None
 
 
-def check_memory(need: MemoryNeed, available: int | None, *, context_length: int) -> None:
-    """Raise ResourceError if the private memory does not fit; warn if the weights do not, too."""
+def check_memory(
+    need: MemoryNeed, available: int | None, *, setting: str, num_tokens: int, advice: str = ""
+) -> None:
+    """Raise ResourceError if the private memory does not fit; warn if the weights do not, too.
+
+    Args:
+        setting: the one that gave the KV cache its size, "context_length" or "kv_tokens".
+        num_tokens: its value.
+        advice: another way out, for the message.
+    """
     if available is None:
         return
     if need.private + RESERVE > available:
-        fitting = int(context_length * max(0, available - RESERVE - need.arena) / max(1, need.kv))
-        advice = (
-            f"pass a smaller context_length (about {fitting // 32 * 32} fits)"
-            if fitting >= 32
+        left = max(0, available - RESERVE - need.arena)
+        fitting = num_tokens * left // max(1, need.kv) // PAGE_SIZE * PAGE_SIZE
+        way_out = (
+            f"pass a smaller {setting} (about {fitting} fits){advice}"
+            if fitting >= MIN_KV_TOKENS
             else "free memory or choose a smaller model"
         )
         raise ResourceError(
-            f"context_length={context_length} needs {megabytes(need.kv)} for the KV cache and "
+            f"{setting}={num_tokens} needs {megabytes(need.kv)} for the KV cache and "
             f"{megabytes(need.arena)} for activations, but only {megabytes(available)} are "
-            f"available ({megabytes(RESERVE)} stay free): {advice}"
+            f"available ({megabytes(RESERVE)} stay free): {way_out}"
         )
     if need.private + need.weights > available:
         logger.warning(

@@ -43,6 +43,7 @@ _INTS: dict[str, tuple[int, int, str]] = {
     "dry_penalty_last_n": (-1, _INT_MAX, "0 turns DRY off, -1 looks at the whole context"),
 }
 _BANNED = -math.inf
+_MOST_ANSWERS = 128  # of one request
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,11 @@ class SamplingParams:
             -100 or False: never chosen.
         logprobs: report the log-probabilities of this many most likely tokens at every position
             (of the raw logits, before any setting above); the chosen token is always among them.
+        prompt_logprobs: the same for the prompt's tokens; such a prompt is run whole, never taken
+            from the prefix cache.
+        n: answers to give. Answer i draws with the seed + i; they share the prompt's work.
+        best_of: answers to make, of which the n with the highest sum of log-probabilities are
+            given, the best first; None: n. Of more than n a stream shows nothing before the end.
         skip_special_tokens: leave control tokens out of the text.
 
     Raises:
@@ -114,6 +120,9 @@ class SamplingParams:
     ignore_eos: bool = False
     logit_bias: Mapping[Any, float] | Sequence[Sequence[float]] | None = None
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    n: int = 1
+    best_of: int | None = None
     skip_special_tokens: bool = True
 
     def __post_init__(self) -> None:
@@ -136,8 +145,13 @@ class SamplingParams:
         if self.max_tokens is not None:
             meaning = "None generates until the context is full"
             put("max_tokens", _integer("max_tokens", self.max_tokens, 0, None, meaning))
-        if self.logprobs is not None:
-            put("logprobs", _integer("logprobs", self.logprobs, 0, 1000, "None reports none"))
+        for name in ("logprobs", "prompt_logprobs"):
+            if getattr(self, name) is not None:
+                put(name, _integer(name, getattr(self, name), 0, 1000, "None reports none"))
+        put("n", _integer("n", self.n, 1, _MOST_ANSWERS, "answers to give"))
+        if self.best_of is not None:
+            meaning = f"answers to make, at least the n={self.n} to give"
+            put("best_of", _integer("best_of", self.best_of, self.n, _MOST_ANSWERS, meaning))
         put("stop", _strings("stop", self.stop))
         put("dry_sequence_breakers", _strings("dry_sequence_breakers", self.dry_sequence_breakers))
         put("stop_token_ids", _token_ids("stop_token_ids", self.stop_token_ids))
@@ -177,6 +191,16 @@ class SamplingParams:
             for token_id in ids:
                 if token_id >= vocab_size:
                     raise _bad(name, token_id, f"the model has the token ids 0 to {vocab_size - 1}")
+
+    @property
+    def num_sequences(self) -> int:
+        """Answers to make: best_of, or n."""
+        return self.n if self.best_of is None else self.best_of
+
+    @property
+    def wants_logprobs(self) -> bool:
+        """The chosen tokens' log-probabilities are needed: they are reported, or rank answers."""
+        return self.logprobs is not None or self.num_sequences > self.n
 
     @property
     def bias_ids(self) -> tuple[int, ...]:

@@ -1,7 +1,7 @@
 """The shapes in which prompts and messages may be given, brought to one."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypedDict, TypeVar
 
 import numpy as np
 
@@ -21,23 +21,67 @@ class TokensPrompt(TypedDict):
     prompt_token_ids: Sequence[int]
 
 
+_T = TypeVar("_T")
 Prompt = str | TextPrompt | TokensPrompt
 Message = Mapping[str, Any]  # {"role": ..., "content": ...}
+Params = SamplingParams | Sequence[SamplingParams] | None
 
 
-def normalize_prompts(prompts: Prompt | Sequence[Prompt]) -> list[str | list[int]]:
+class GenerateOptions(TypedDict, total=False):
+    """Keywords of LLM.generate, which documents them."""
+
+    sampling_params: Params
+    priority: int
+    timeout_s: float | None
+    progress_bar: bool | None
+
+
+class ChatOptions(GenerateOptions, total=False):
+    """Those of LLM.chat."""
+
+    tools: Sequence[Mapping[str, Any]] | None
+    add_generation_prompt: bool
+    chat_template_kwargs: Mapping[str, Any] | None
+
+
+def normalize_prompts(
+    prompts: Prompt | Sequence[Prompt],
+) -> list[str | list[int] | InvalidParameterError]:
     """One prompt or several to a list, each either text or token ids.
+
+    Of several, one that is none of the shapes is its error instead; raised if all are like that,
+    for then the call is wrong.
 
     >>> normalize_prompts("hi")
     ['hi']
     >>> normalize_prompts([{"prompt": "hi"}, {"prompt_token_ids": [1, 2]}])
     ['hi', [1, 2]]
     """
-    if isinstance(prompts, (str, Mapping)):
+    if is_lone_prompt(prompts):
         return [_normalize(prompts)]
-    if isinstance(prompts, Sequence):
-        return [_normalize(p) for p in prompts]
+    if isinstance(prompts, Sequence) and not isinstance(prompts, (bytes, bytearray)):
+        return _each(_normalize, prompts)
     raise _bad_prompt(prompts)
+
+
+def is_lone_prompt(prompts: object) -> bool:
+    """One prompt, not a list of them: its error is raised."""
+    return isinstance(prompts, (str, Mapping))
+
+
+def _each(
+    normalize: Callable[[Any], _T], values: Sequence[Any]
+) -> "list[_T | InvalidParameterError]":
+    results: list[_T | InvalidParameterError] = []
+    for value in values:
+        try:
+            results.append(normalize(value))
+        except InvalidParameterError as error:
+            results.append(error)
+    errors = [result for result in results if isinstance(result, InvalidParameterError)]
+    if errors and len(errors) == len(results):
+        raise errors[0]
+    return results
 
 
 def _normalize(prompt: object) -> str | list[int]:
@@ -65,25 +109,45 @@ def _bad_prompt(prompt: object) -> InvalidParameterError:
 
 def normalize_conversations(
     messages: Sequence[Message] | Sequence[Sequence[Message]],
-) -> list[list[Message]]:
-    """One conversation or several to a list of lists of messages (PAINS P57)."""
-    several = isinstance(messages, Sequence) and not isinstance(messages, str) and len(messages) > 0
-    if several and all(isinstance(m, Mapping) for m in messages):
+) -> list[list[Message] | InvalidParameterError]:
+    """One conversation or several to a list of lists of messages (PAINS P57); errors as above."""
+    if is_lone_conversation(messages):
         return [list(messages)]  # type: ignore[arg-type]
-    if several and all(isinstance(c, Sequence) and not isinstance(c, str) for c in messages):
-        conversations = [list(c) for c in messages]
-        if all(c and all(isinstance(m, Mapping) for m in c) for c in conversations):
-            return conversations  # type: ignore[return-value]
-    raise InvalidParameterError(
+    if isinstance(messages, Sequence) and not isinstance(messages, str) and len(messages):
+        return _each(_conversation, messages)
+    raise _bad_messages(messages)
+
+
+def is_lone_conversation(messages: object) -> bool:
+    """One conversation, not a list of them."""
+    return (
+        isinstance(messages, Sequence)
+        and not isinstance(messages, str)
+        and len(messages) > 0
+        and all(isinstance(message, Mapping) for message in messages)
+    )
+
+
+def _conversation(messages: object) -> list[Message]:
+    if is_lone_conversation(messages):
+        return list(messages)  # type: ignore[call-overload]
+    raise _bad_messages(messages)
+
+
+def _bad_messages(messages: object) -> InvalidParameterError:
+    return InvalidParameterError(
         f"messages {str(messages)[:60]!r}: must be a list of at least one "
         "{'role': ..., 'content': ...}, or a list of such lists"
     )
 
 
 def normalize_params(
-    params: SamplingParams | Sequence[SamplingParams] | None, count: int, default: SamplingParams
+    params: Params, sampling_params: Params, count: int, default: SamplingParams
 ) -> list[SamplingParams]:
-    """One set of parameters for all prompts, or one for each."""
+    """One set of parameters for all prompts, or one for each; given by one of two names."""
+    if params is not None and sampling_params is not None:
+        raise InvalidParameterError("params and sampling_params are one setting: pass one of them")
+    params = sampling_params if params is None else params
     if params is None:
         return [default] * count
     if isinstance(params, SamplingParams):

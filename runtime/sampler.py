@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 
 from ..errors import InvalidParameterError, LlambaError
 from . import filters
+from .outputs import Logprob
 from .params import SamplingParams
 from .penalties import Breakers, breakers_of, penalize_repeats, penalize_sequences
-from .request import Logprob
 
 if TYPE_CHECKING:
     from ..models.tokenizer import Tokenizer
@@ -180,8 +180,7 @@ def top_logprobs(
     logits: NDArray[np.float32], token_id: int, count: int, tokenizer: "Tokenizer"
 ) -> dict[int, Logprob]:
     """Log-probabilities of the `count` most likely tokens and of the chosen one, best first."""
-    highest = logits.max()
-    norm = highest + np.log(np.exp(logits - highest).sum(dtype=np.float64))
+    norm = _log_norm(logits)
     ids = filters.top_indices(logits, count).tolist() if count else []
     ranks = dict(zip(ids, range(1, count + 1), strict=False))
     if token_id not in ranks:
@@ -190,6 +189,16 @@ def top_logprobs(
         i: Logprob(i, float(logits[i] - norm), rank, shown_text(tokenizer, i))
         for i, rank in ranks.items()
     }
+
+
+def token_logprob(logits: NDArray[np.float32], token_id: int) -> float:
+    """The log-probability of one token."""
+    return float(logits[token_id] - _log_norm(logits))
+
+
+def _log_norm(logits: NDArray[np.float32]) -> np.float64:
+    highest = logits.max()
+    return highest + np.log(np.exp(logits - highest).sum(dtype=np.float64))
 
 
 def shown_text(tokenizer: "Tokenizer", token_id: int) -> str:

@@ -1,100 +1,213 @@
-"""Waiting for requests: all at once, or as an iterator of what is new."""
+"""RequestStream: the answers as they come, for plain loops and for asyncio."""
 
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Protocol
 
-from .engine import Engine
-from .request import Request, RequestOutput
+from .outputs import RequestOutput
+from .request import Request
+
+if TYPE_CHECKING:
+    import asyncio
 
 
-def run_all(engine: Engine, requests: Sequence[Request]) -> list[RequestOutput]:
-    """Submit requests and drive the engine until they are finished; outputs in the same order.
+class Cancels(Protocol):
+    """What a stream needs of an engine."""
 
-    Whatever interrupts it (KeyboardInterrupt, a failed request) cancels those that are left.
+    def cancel(self, request: Request) -> None:
+        """End a request; never waits."""
+        ...
+
+    def check_may_wait(self) -> None:
+        """Raise LlambaError in the engine's own thread, which would wait for itself."""
+        ...
+
+
+class RequestStream(Iterator[RequestOutput], AsyncIterator[RequestOutput]):
+    """Outputs as they come, with the whole text so far and what is new (`delta`).
+
+    The engine goes on by itself: who reads slowly gets several tokens' text in one item, and
+    nothing is lost. The last item of a request has `finished` set and is complete. Several requests
+    run at once, and their items come one request after another, in order.
+
+    `for` and `async for` both work, the latter in any event loop. Closing (or leaving a `with`
+    block, or losing the last reference) cancels what is left, and so does an interrupt or the
+    cancellation of the task that waits.
+
+    Args:
+        engine: that runs the requests.
+        entries: submitted requests; or outputs, which are handed on in their place.
+        lone: an error of the request is raised; otherwise it is in `error` of its last output.
     """
-    try:
-        for request in requests:
-            engine.submit(request)
-        for request in requests:
-            while not request.finished:
-                _drive(engine, request)
-            _raise_error(request)
-    finally:
-        for request in requests:
-            if not request.finished:
-                engine.cancel(request)
-    return [request.output() for request in requests]
 
-
-class RequestStream(Iterator[RequestOutput]):
-    """Outputs as they come: one item a token, with the whole text so far and what is new (`delta`).
-
-    The last item of a request has `finished` set and is complete. Several requests come one after
-    another, in order. Closing (or leaving a `with` block, or losing the last reference) cancels
-    what is left; an interrupt inside does, too.
-    """
-
-    def __init__(self, engine: Engine, requests: Sequence[Request]) -> None:
+    def __init__(
+        self, engine: Cancels, entries: Sequence[Request | RequestOutput], *, lone: bool = True
+    ) -> None:
         self._engine = engine
-        self._requests = list(requests)
-        self._next = 0  # index of the request whose items come
-        self._seen = 0  # its tokens given out
-        self._shown = 0  # its characters given out
-        self._submitted = False
+        self._entries = list(entries)
+        self._lone = lone
+        self._next = 0  # index of the entry whose items come
+        self._seen = 0  # its version that was given out
+        self._shown: list[int] = []  # characters given out of each of its answers
 
+    # -- item by item -----------------------------------------------------------------------------
     def __iter__(self) -> "RequestStream":
         """The stream is its own iterator."""
         return self
 
     def __next__(self) -> RequestOutput:
-        """Drive the engine until there is something new."""
-        if self._next >= len(self._requests):
+        """Wait until there is something new."""
+        if self._next >= len(self._entries):
             raise StopIteration
-        request = self._requests[self._next]
+        entry = self._entries[self._next]
         try:
-            if not self._submitted:
-                self._submitted = True
-                for each in self._requests:
-                    self._engine.submit(each)
-            while not request.finished and request.num_new_tokens == self._seen:
-                _drive(self._engine, request)
-            _raise_error(request)
-            with self._engine.lock:
-                output = request.output(self._shown)
+            if isinstance(entry, Request):
+                self._wait(entry, seen=self._seen, at_end=_only_end(entry))
+            return self._item(entry)
         except BaseException:
             self.close()
             raise
-        self._seen = request.num_new_tokens
-        self._shown = len(output.outputs[0].text)
-        if output.finished:
-            self._next, self._seen, self._shown = self._next + 1, 0, 0
-        return output
 
+    def __aiter__(self) -> "RequestStream":
+        """For `async for`."""
+        return self
+
+    async def __anext__(self) -> RequestOutput:
+        """Wait until there is something new, and let the event loop go on meanwhile."""
+        if self._next >= len(self._entries):
+            raise StopAsyncIteration
+        entry = self._entries[self._next]
+        try:
+            if isinstance(entry, Request):
+                await self._wait_in_loop(entry, seen=self._seen, at_end=_only_end(entry))
+            return self._item(entry)
+        except BaseException:
+            self.close()
+            raise
+
+    # -- all at once ------------------------------------------------------------------------------
+    def result(self) -> RequestOutput:
+        """Wait for the end; the complete output (of several requests the last one's).
+
+        What was read before is in it as well. Of a stream that was closed: what there is.
+        """
+        return self.results()[-1]
+
+    def results(self, on_end: Callable[[], None] | None = None) -> list[RequestOutput]:
+        """Wait for the end of all; complete outputs in order. `on_end` is called for each."""
+        try:
+            requests = self._requests()
+            for request in requests:
+                if on_end and not request.subscribe(on_end, seen=-1, at_end=True):
+                    on_end()
+            for request in requests:
+                self._wait(request, seen=-1, at_end=True)
+        except BaseException:
+            self.close()
+            raise
+        return [self._final(entry) for entry in self._entries]
+
+    async def wait_result(self) -> RequestOutput:
+        """The same as result(), for asyncio."""
+        try:
+            for request in self._requests():
+                await self._wait_in_loop(request, seen=-1, at_end=True)
+        except BaseException:
+            self.close()
+            raise
+        return [self._final(entry) for entry in self._entries][-1]
+
+    # -- ends -------------------------------------------------------------------------------------
     def close(self) -> None:
-        """Cancel what is not finished and free its pages; from any thread, at any time."""
-        self._next = len(self._requests)
-        for request in self._requests:
-            if not request.finished:
-                self._engine.cancel(request)
+        """Cancel what is not finished; within one step its pages are free. Never waits."""
+        self._next = len(self._entries)
+        self._cancel()
 
     def __enter__(self) -> "RequestStream":
-        """For `with llm.generate(..., stream=True) as stream`."""
+        """For `with llm.submit(...) as stream`."""
         return self
 
     def __exit__(self, *_: object) -> None:
         """Cancel what is left."""
         self.close()
 
+    async def __aenter__(self) -> "RequestStream":
+        """For `async with llm.submit(...) as stream`."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Cancel what is left."""
+        self.close()
+
     def __del__(self) -> None:
-        """Only mark: this may run in the middle of a step; the next step frees the pages."""
-        for request in self._requests:
-            request.cancelled = True
+        """Nobody can read it any more. This may run anywhere, so nothing here takes a lock."""
+        self._cancel()
+
+    # -- inside -----------------------------------------------------------------------------------
+    def _requests(self) -> list[Request]:
+        return [entry for entry in self._entries if isinstance(entry, Request)]
+
+    def _cancel(self) -> None:
+        for entry in self._entries:
+            if isinstance(entry, Request) and not entry.finished:
+                self._engine.cancel(entry)
+
+    def _item(self, entry: Request | RequestOutput) -> RequestOutput:
+        """The next item; goes on to the next entry after the last one of this."""
+        if isinstance(entry, Request):
+            shown = self._shown or [0] * entry.params.n
+            output, self._seen = entry.snapshot(shown)
+            self._shown = [len(each.text) for each in output.outputs]
+            if self._lone and output.error is not None:
+                raise output.error
+        else:
+            output = entry
+        if output.finished:
+            self._next, self._seen, self._shown = self._next + 1, 0, []
+        return output
+
+    def _final(self, entry: Request | RequestOutput) -> RequestOutput:
+        output = entry.output() if isinstance(entry, Request) else entry
+        if self._lone and output.error is not None:
+            raise output.error
+        return output
+
+    def _wait(self, request: Request, *, seen: int, at_end: bool) -> None:
+        """Until there is another version, or the end."""
+        while True:
+            gate = threading.Lock()
+            gate.acquire()
+            if not request.subscribe(gate.release, seen=seen, at_end=at_end):
+                return
+            self._engine.check_may_wait()
+            gate.acquire()
+
+    async def _wait_in_loop(self, request: Request, *, seen: int, at_end: bool) -> None:
+        import asyncio  # is loaded where this runs
+
+        loop = asyncio.get_running_loop()
+        while True:
+            gate = loop.create_future()
+
+            def wake(gate: "asyncio.Future[None]" = gate) -> None:
+                try:
+                    loop.call_soon_threadsafe(_open, gate)
+                except RuntimeError:  # the loop was closed: nobody waits there any more
+                    pass
+
+            if not request.subscribe(wake, seen=seen, at_end=at_end):
+                return
+            try:
+                await gate
+            finally:
+                request.unsubscribe(wake)
 
 
-def _drive(engine: Engine, request: Request) -> None:
-    if not engine.step() and not request.finished:
-        request.finish("abort")  # lost by an interrupt between queue and engine
+def _open(gate: "asyncio.Future[None]") -> None:
+    if not gate.done():
+        gate.set_result(None)
 
 
-def _raise_error(request: Request) -> None:
-    if request.error is not None:
-        raise request.error
+def _only_end(request: Request) -> bool:
+    """Which of its answers are the best is known at the end, so nothing is shown before."""
+    return len(request.completions) > request.params.n

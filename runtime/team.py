@@ -3,11 +3,13 @@
 import ctypes
 import sys
 import threading
+import time
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ResourceError
+from .crowding import Crowding
 from .kernels.records import STEP
 
 
@@ -30,10 +32,19 @@ class Team:
         self._run = ctypes.CFUNCTYPE(number, number, number, number)(run_program)
         work_function = ctypes.CFUNCTYPE(number, number, number)(work)
         self._step = step
-        self._memory = np.zeros(64, np.int64)  # barrier and job: four cache lines, aligned
+        # Cache lines: three of the barrier, two of the job, one of each thread's waits; aligned.
+        self._memory = np.zeros(8 * (6 + num_threads), np.int64)
         base = -(-self._memory.ctypes.data // 64) * 64
-        for name, value in (("num_threads", num_threads), ("barrier", base), ("job", base + 192)):
+        for name, value in (
+            ("num_threads", num_threads),
+            ("barrier", base),
+            ("job", base + 192),
+            ("waits", base + 320),
+        ):
             step[getattr(STEP, name) // 8] = value
+        first = (base + 320 - self._memory.ctypes.data) // 8
+        self._waits = self._memory[first : first + 8 * num_threads : 8]
+        self._crowding = Crowding(num_threads)
         self._closed = False
         self._threads: list[threading.Thread] = []
         for i in range(1, num_threads):
@@ -54,13 +65,20 @@ class Team:
         """Run the records at `program`, the last of which has a barrier."""
         assert num_ops > 0
         assert not self._closed, "the first barrier would wait for threads that have ended"
-        self._run(program, num_ops, self._step.ctypes.data)
+        started = time.perf_counter()
+        self._step[STEP.num_threads // 8] = self._crowding.active
+        took = self._run(program, num_ops, self._step.ctypes.data)
+        waited = int(self._waits.max())
+        if waited:
+            self._waits.fill(0)
+        self._crowding.ran(time.perf_counter() - started, min(1.0, waited / took))
 
     def close(self) -> None:
         """End the threads."""
         self._closed = True
         threads, self._threads = self._threads, []
         if threads:
+            self._step[STEP.num_threads // 8] = self.num_threads
             self._run(0, 0, self._step.ctypes.data)
         for thread in threads:
             thread.join()

@@ -35,22 +35,28 @@ def test_unknown_names_are_attribute_errors() -> None:
 def test_public_classes_are_documented() -> None:
     for name in ("LLM", "RequestOutput", "SamplingParams"):
         assert inspect.getdoc(getattr(llamba, name)), name
-    for method in ("__init__", "generate", "chat", "close"):
+    for method in ("__init__", "generate", "chat", "submit", "submit_chat", "close"):
         assert inspect.getdoc(getattr(llamba.LLM, method)), method
 
 
 def test_the_parameters_others_rely_on() -> None:
     """Names that may be added to, but not renamed."""
-    init = {"model", "context_length", "num_threads", "activations", "chat_template", "seed"}
+    init = {
+        "model", "context_length", "num_threads", "activations", "chat_template", "seed",
+        "max_sequences", "kv_tokens", "cache_type", "deterministic", "prefix_cache",
+    }  # fmt: skip
     assert init <= set(inspect.signature(llamba.LLM).parameters)
     generate = inspect.signature(llamba.LLM.generate).parameters
     assert list(generate)[:3] == ["self", "prompts", "params"] and "stream" in generate
     chat = inspect.signature(llamba.LLM.chat).parameters
     assert list(chat)[:3] == ["self", "messages", "params"] and "stream" in chat
+    for method in (llamba.LLM.generate, llamba.LLM.submit, llamba.LLM.submit_chat):
+        assert {"params", "priority", "timeout_s"} <= set(inspect.signature(method).parameters)
     sampling = {
         "temperature", "top_k", "top_p", "min_p", "typical_p", "repeat_penalty", "repeat_last_n",
         "presence_penalty", "frequency_penalty", "dry_multiplier", "dry_base", "xtc_probability",
         "xtc_threshold", "seed", "max_tokens", "stop", "logprobs", "logit_bias", "ignore_eos",
+        "n", "best_of", "prompt_logprobs",
     }  # fmt: skip
     assert sampling <= set(inspect.signature(llamba.SamplingParams).parameters)
 

@@ -55,15 +55,19 @@ ACTIVATE = _offsets("Activate", _OP + _ACT + "gate up stride columns kind")
 GATHER = _offsets("Gather", _OP + "x x_stride columns out out_stride")
 ROPE_TABLE = _offsets("RopeTable", _OP + "table_at rope_dim out")
 
-# The step's header. `positions`, `tables` (addresses of int32 block tables): one a token, in lanes
-# one a slot, empty ones included. In lanes, the first `num_packed` tokens are packed: each lane is
-# a token of any sequence. Every block after theirs holds consecutive positions of one sequence.
-# `valid`: tokens in each block. `out_rows`: the tokens whose logits are wanted: rows, or slots.
+# The step's header. `num_threads`: those that take part in the step. `waits`: a cache line for each
+# thread, the cycles that it waited long at barriers. `positions`, `tables` (addresses of int32
+# block tables): one a token, in lanes one a slot, empty ones included. In lanes, the first
+# `num_packed` tokens are packed: each lane is a token of any sequence. Every block after theirs
+# holds consecutive positions of one sequence. `valid`: tokens in each block. `out_rows`: the tokens
+# whose logits are wanted: rows, or slots.
 STEP = _offsets(
     "Step",
-    "num_threads barrier job program num_ops patience scratch scratch_bytes num_tokens num_blocks "
-    "num_packed num_outputs token_ids positions tables valid out_rows",
+    "num_threads barrier job waits program num_ops scratch scratch_bytes num_tokens "
+    "num_blocks num_packed num_outputs token_ids positions tables valid out_rows",
 )
+
+JOB_STEP = 1 << 12  # more than there are threads; see the interpreter
 
 # Rotation kinds, as models/architecture.py's Rope.
 ROPE_NONE, ROPE_NORM, ROPE_NEOX = 0, 1, 2

@@ -15,6 +15,7 @@ import pytest
 
 from llamba.cli import loading, prompt
 from llamba.cli.main import cli
+from llamba.runtime.config import EngineConfig
 from llamba.runtime.request import CompletionOutput, RequestMetrics, RequestOutput, SamplingParams
 
 NAMES = ["smollm2", "qwen2.5-coder-0.5b"]
@@ -40,6 +41,10 @@ class FakeLLM:
     @property
     def weights(self) -> Any:
         return SimpleNamespace(gguf=SimpleNamespace(metadata=self.metadata))
+
+    @property
+    def config(self) -> EngineConfig:
+        return EngineConfig(context_length=self.context_length, num_threads=1)
 
     def chat(self, messages: Any, params: Any = None, *, stream: bool = False) -> Any:
         assert stream

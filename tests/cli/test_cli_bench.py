@@ -15,20 +15,30 @@ from llamba.runtime.batch import Logits
 
 
 class FakeProgram:
-    """Notes the batches; a token takes 0.1 ms."""
+    """Notes the segments of each step; a token takes 0.1 ms."""
 
-    def __init__(self, num_pages=64, max_tokens=32) -> None:
+    def __init__(self, num_pages=64, max_tokens=32, max_logits=16) -> None:
         self.num_pages, self.max_tokens, self.closed = num_pages, max_tokens, False
-        self.ran = []
+        self.max_logits = max_logits
+        self.steps = []
+
+    @property
+    def ran(self) -> list:
+        """Of steps with one segment each."""
+        return [segment for [segment] in self.steps]
 
     def run(self, batch) -> np.ndarray:
-        [segment] = batch.segments
-        positions = segment.start + segment.num_tokens
-        assert len(segment.block_table) == -(-positions // 32) <= self.num_pages
-        assert segment.token_ids.dtype == segment.block_table.dtype == np.int32
-        assert segment.num_tokens <= self.max_tokens
-        self.ran.append((segment.start, segment.num_tokens, segment.logits))
-        time.sleep(1e-4 * segment.num_tokens)
+        assert batch.num_tokens <= self.max_tokens
+        assert sum(s.logits is not Logits.NONE for s in batch.segments) <= self.max_logits
+        for segment in batch.segments:
+            positions = segment.start + segment.num_tokens
+            assert len(segment.block_table) == -(-positions // 32) <= self.num_pages
+            assert segment.token_ids.dtype == segment.block_table.dtype == np.int32
+        pages = np.concatenate([s.block_table for s in batch.segments])
+        assert pages.max() < self.num_pages and len(set(pages)) == len(pages)
+        step = [(s.start, s.num_tokens, s.logits) for s in batch.segments]
+        self.steps.append(step)
+        time.sleep(1e-4 * batch.num_tokens)
         return np.zeros((1, 10), np.float32)
 
     def close(self) -> None:
@@ -49,6 +59,25 @@ def test_decode_after_a_depth_with_warmup() -> None:
     depth = [(0, 32, Logits.NONE), (32, 8, last)]
     once = [(40, 1, last), (41, 1, last), (42, 1, last)]
     assert program.ran == [*depth, (40, 1, last), *once, *once]
+
+
+def test_many_sequences_pack_the_steps_and_decode_together() -> None:
+    program = FakeProgram(num_pages=9)
+    case = Case(40, 2, num_parallel=3)
+    assert (case.num_pages, case.num_tokens, case.name) == (6, 126, "pp40+tg2 x3")
+    Bench(cast(Any, program), 10).measure(case, 1, warmup=False)
+    none, last = Logits.NONE, Logits.LAST
+    assert program.steps == [
+        [(0, 32, none)],
+        [(32, 8, last), (0, 24, none)],
+        [(24, 16, last), (0, 16, none)],
+        [(16, 24, last)],
+        [(40, 1, last)] * 3,
+        [(41, 1, last)] * 3,
+    ]
+    few = FakeProgram(max_logits=2)
+    Bench(cast(Any, few), 10).measure(Case(4, 0, num_parallel=3), 1, warmup=False)
+    assert few.steps == [[(0, 4, last)] * 2, [(0, 4, last)]]
 
 
 def test_numbers() -> None:
@@ -81,9 +110,9 @@ def test_lists_and_ranges(text, numbers) -> None:
 def programs(monkeypatch) -> list[tuple]:
     built = []
 
-    def build(weights, tests, num_threads, max_tokens, activations) -> FakeProgram:
+    def build(weights, tests, num_threads, max_tokens, settings) -> FakeProgram:
         pages = max(test.num_pages for test in tests)
-        built.append((num_threads, max_tokens, activations, FakeProgram(pages, max_tokens)))
+        built.append((num_threads, max_tokens, settings, FakeProgram(pages, max_tokens)))
         return built[-1][-1]
 
     monkeypatch.setattr(bench, "_build", build)
@@ -115,6 +144,40 @@ def test_json_has_llama_benchs_fields(invoke, tiny_gguf, programs) -> None:
     assert all(program.closed for *_, program in programs)
 
 
+def test_parallel_is_llama_batched_bench(invoke, tiny_gguf, programs) -> None:
+    path = str(tiny_gguf())
+    args = ("-t", "1", "-r", "1", "--no-warmup", "-ub", "64")
+    result = invoke("bench", path, "-npl", "2,4", "-npp", "8", "-ntg", "3", *args, "--json")
+    assert result.exit_code == 0, result.output
+    rows = json.loads(result.stdout)
+    names = ("n_parallel", "n_prompt", "n_gen", "n_depth")
+    assert [tuple(row[name] for name in names) for row in rows] == [
+        (2, 8, 0, 0),
+        (2, 0, 3, 8),
+        (4, 8, 0, 0),
+        (4, 0, 3, 8),
+    ]
+    [program] = [program for *_, program in programs]
+    assert [len(step) for step in program.steps] == [2, 2, 2, 2, 2, 4, 4, 4, 4, 4]
+    for row in rows:
+        total = row["n_parallel"] * (row["n_prompt"] + row["n_gen"])
+        assert row["avg_ts"] == pytest.approx(total * 1e9 / row["samples_ns"][0])
+    table = invoke("bench", path, "-npl", "16", *args, "-n", "1").stdout.splitlines()
+    assert ["pp128 x16", "tg1 x16 @ d128"] == [row.split("|")[5].strip() for row in table[2:]]
+    assert len({len(row) for row in table}) == 1
+
+
+def test_parallel_is_bounded_by_the_program(invoke, tiny_gguf, monkeypatch) -> None:
+    program = FakeProgram(max_logits=16)
+    monkeypatch.setattr("llamba.runtime.forward.build_program", lambda *_, **__: program)
+    args = ("bench", str(tiny_gguf()), "-npp", "2", "-ntg", "1", "-t", "1", "-r", "1")
+    for wanted, says in (("0", "at least 1"), ("17", "at most 16"), ("600", "-ub 600")):
+        result = invoke(*args, "-npl", wanted)
+        assert (result.exit_code, result.stderr.count("\n")) == (2, 1), result.stderr
+        assert "-npl" in result.stderr and says in result.stderr
+    assert program.closed
+
+
 def test_table_jsonl_csv(invoke, tiny_gguf, programs) -> None:
     path = str(tiny_gguf())
     short = ("-p", "8", "-n", "0", "-t", "1", "-r", "2")
@@ -127,6 +190,18 @@ def test_table_jsonl_csv(invoke, tiny_gguf, programs) -> None:
     assert json.loads(invoke("bench", path, *short, "-o", "jsonl").stdout)["n_prompt"] == 8
     text = invoke("bench", path, *short, "-o", "csv").stdout
     assert next(csv.DictReader(io.StringIO(text)))["n_prompt"] == "8"
+
+
+def test_how_the_program_is_built_is_in_the_row(invoke, tiny_gguf, programs) -> None:
+    args = ("bench", str(tiny_gguf()), "-p", "8", "-n", "0", "-r", "1", "--json")
+    invoke(*args)
+    result = invoke(*args, "--cache-type", "q8_0", "--deterministic", "--activations", "float32")
+    (_, _, usual, _), (_, _, settings, _) = programs
+    assert usual == {"activations": "int8", "cache_type": "f16", "deterministic": False}
+    assert settings == {"activations": "float32", "cache_type": "q8_0", "deterministic": True}
+    [row] = json.loads(result.stdout)
+    assert (row["type_k"], row["type_v"]) == ("q8_0", "q8_0")
+    assert row["deterministic"] and row["activations"] == "float32"
 
 
 def test_pairs_and_bad_values(invoke, tiny_gguf, programs) -> None:

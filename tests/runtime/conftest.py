@@ -6,17 +6,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from llamba.models.tokenizer.stream import StreamDecoder
 from llamba.runtime.batch import PAGE_SIZE, Batch, Logits
+from llamba.runtime.core import EngineCore
 from llamba.runtime.engine import Engine
+from llamba.runtime.outputs import RequestOutput
 from llamba.runtime.params import SamplingParams
 from llamba.runtime.request import Request
-from llamba.runtime.sampler import Sampler
-from llamba.runtime.stop import TextAssembler
 
 EOS, BOS, USER = 256, 257, 258
 VOCAB = 260
@@ -61,8 +62,9 @@ class FakeProgram:
     With a script, the token after n tokens of context is script[n] wherever that is set.
     """
 
-    num_pages: int = 8
+    num_pages: int = 24
     max_tokens: int = 16
+    max_logits: int = 16
     script: dict[int, int] = field(default_factory=dict)
     before: Callable[[Batch], None] | None = None  # called at the begin of a run
     chunks: list[tuple[int, int]] = field(default_factory=list)  # (start, num_tokens) of all runs
@@ -74,18 +76,31 @@ class FakeProgram:
     def run(self, batch: Batch) -> np.ndarray:
         if self.before is not None:
             self.before(batch)
+        assert 0 < batch.num_tokens <= self.max_tokens
+        written: set[tuple[int, int]] = set()
         rows = []
         for s in batch.segments:
-            assert 0 < s.num_tokens <= self.max_tokens and s.token_ids.dtype == np.int32
+            assert s.num_tokens > 0 and s.token_ids.dtype == np.int32
+            assert s.block_table.dtype == np.int32
             assert len(set(s.block_table.tolist())) == len(s.block_table)
             end = s.start + s.num_tokens
-            assert len(s.block_table) == -(-end // PAGE_SIZE)
+            assert len(s.block_table) * PAGE_SIZE >= end
             for position, token in zip(range(s.start, end), s.token_ids, strict=True):
-                self.kv[s.block_table[position // PAGE_SIZE], position % PAGE_SIZE] = token
+                slot = int(s.block_table[position // PAGE_SIZE]), position % PAGE_SIZE
+                assert slot not in written, "two segments write one slot"
+                written.add(slot)
+                self.kv[slot] = token
             self.chunks.append((s.start, s.num_tokens))
-            if s.logits is Logits.LAST:
-                rows.append(self.logits_of(self.kv[s.block_table].ravel()[:end].tolist()))
+        for s in batch.segments:
+            end = s.start + s.num_tokens
+            context = self.kv[s.block_table].ravel()[:end].tolist()
+            first = {Logits.NONE: end, Logits.LAST: end - 1, Logits.ALL: s.start}[s.logits]
+            rows += [self.logits_of(context[: i + 1]) for i in range(first, end)]
+        assert len(rows) <= self.max_logits
         return np.array(rows, np.float32).reshape(len(rows), VOCAB)
+
+    def copy_page(self, source: int, target: int) -> None:
+        self.kv[target] = self.kv[source]
 
     def logits_of(self, context: list[int]) -> np.ndarray:
         assert min(context) >= 0, "a position without KV was read"
@@ -113,36 +128,79 @@ def slow() -> ModuleType:
 
 @pytest.fixture(scope="session")
 def fakes() -> SimpleNamespace:
-    """The classes and constants above, and `request(prompt, **params)` to build a Request."""
+    """The classes and constants above, and what builds requests and engines of them."""
 
-    def request(prompt: str, *, context: int = 250, **params: object) -> Request:
-        tok = FakeTokenizer()
+    def request(
+        prompt: str,
+        *,
+        context: int = 250,
+        priority: int = 0,
+        timeout_s: float | None = None,
+        **params: object,
+    ) -> Request:
+        """With temperature 0, if `params` don't say otherwise."""
+        tokenizer = FakeTokenizer()
         sampling = SamplingParams(**{"temperature": 0, **params})  # type: ignore[arg-type]
-        ids = tok.encode(prompt)
-        room = context - len(ids)
-        wanted = sampling.max_tokens
-        return Request(
+        return of_ids(
+            tokenizer.encode(prompt),
+            sampling,
             prompt=prompt,
-            prompt_ids=ids,
-            params=sampling,
-            sampler=Sampler.for_request(sampling, tok, seed=sampling.seed or 0, prompt_ids=ids),  # type: ignore[arg-type]
-            text=TextAssembler(
-                tok,  # type: ignore[arg-type]
-                tuple(sampling.stop),
-                skip_special=sampling.skip_special_tokens,
-            ),
-            max_new_tokens=room if wanted is None else min(wanted, room),
-            end_ids=frozenset() if sampling.ignore_eos else tok.stop_ids,
+            context=context,
+            priority=priority,
+            timeout_s=timeout_s,
         )
 
-    def engine(program: FakeProgram) -> Engine:
-        return Engine(program, FakeTokenizer())  # type: ignore[arg-type]
+    def of_ids(
+        ids: list[int],
+        params: SamplingParams,
+        *,
+        prompt: str | None = None,
+        context: int = 250,
+        priority: int = 0,
+        timeout_s: float | None = None,
+    ) -> Request:
+        """A request of token ids."""
+        room = context - len(ids)
+        wanted = params.max_tokens
+        return Request(
+            prompt,
+            ids,
+            params,
+            FakeTokenizer(),  # type: ignore[arg-type]
+            seed=0,
+            max_new_tokens=room if wanted is None else min(wanted, room),
+            priority=priority,
+            timeout_s=timeout_s,
+        )
+
+    def engine(program: FakeProgram, **options: Any) -> Engine:
+        return Engine(program, FakeTokenizer(), **options)  # type: ignore[arg-type]
+
+    def core(program: FakeProgram, **options: Any) -> EngineCore:
+        return EngineCore(program, FakeTokenizer(), **options)  # type: ignore[arg-type]
+
+    def drive(core: EngineCore, *requests: Request) -> list[RequestOutput]:
+        """Submit, step until nothing is left, and check the books after every step."""
+        for each in requests:
+            core.submit(each)
+        while core.has_work:
+            core.step()
+            core.scheduler.check()
+        return [each.output() for each in requests]
+
+    def alone(prompt: str, **params: object) -> RequestOutput:
+        """The answer of a fresh engine, which is never short of anything."""
+        return drive(core(FakeProgram()), request(prompt, **params))[0]
 
     return SimpleNamespace(
         Program=FakeProgram,
         Tokenizer=FakeTokenizer,
         request=request,
+        of_ids=of_ids,
         engine=engine,
+        core=core,
+        drive=drive,
+        alone=alone,
         EOS=EOS,
         BOS=BOS,
         USER=USER,

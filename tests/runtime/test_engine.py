@@ -1,328 +1,368 @@
-"""The engine over a program that only keeps books: chunks, pages, ends, cancellation, failures."""
+"""Engine: the thread and the streams, over a program that only keeps books."""
 
+import gc
+import os
+import signal
+import subprocess
+import sys
 import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from llamba.errors import LlambaError
-from llamba.runtime.request import RequestOutput
-from llamba.runtime.stream import RequestStream, run_all
+from llamba.runtime.engine import Engine
+from llamba.runtime.stats import StepStats
+
+DEADLINE_S = 30.0  # of what must come at once, on a machine that is busy
 
 
-def alone(fakes: SimpleNamespace, prompt: str, **params: object) -> RequestOutput:
-    """The answer of a fresh engine."""
-    return run_all(fakes.engine(fakes.Program()), [fakes.request(prompt, **params)])[0]
+def wait_until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.001)
 
 
-def scripted(fakes: SimpleNamespace, prompt: str, tokens: list[int]) -> SimpleNamespace:
-    start = len(prompt.encode()) + 1
-    program = fakes.Program(script={start + i: t for i, t in enumerate(tokens)})
-    return SimpleNamespace(program=program, engine=fakes.engine(program))
+def idle(engine: Engine) -> bool:
+    return not engine.core.has_work and engine.stats.pages_used == 0
 
 
-def test_greedy_equals_the_plain_loop(fakes: SimpleNamespace) -> None:
-    program = fakes.Program()
-    context = fakes.Tokenizer().encode("abc")
-    expected = []
-    for _ in range(40):
-        expected.append(int(program.logits_of(context + expected).argmax()))
-    output = alone(fakes, "abc", max_tokens=40)
-    assert output.outputs[0].token_ids == expected
-    assert output.finished and output.outputs[0].finish_reason == "length"
+@pytest.fixture
+def program(fakes: SimpleNamespace) -> Any:
+    return fakes.Program(num_pages=24, max_tokens=64)
 
 
-def test_long_prompts_run_in_chunks(fakes: SimpleNamespace) -> None:
-    program = fakes.Program(max_tokens=16)
-    output = run_all(fakes.engine(program), [fakes.request("x" * 39, max_tokens=2)])[0]
-    assert program.chunks == [(0, 16), (16, 16), (32, 8), (40, 1)]
-    whole = run_all(
-        fakes.engine(fakes.Program(max_tokens=512)), [fakes.request("x" * 39, max_tokens=2)]
-    )
-    assert output.outputs[0].token_ids == whole[0].outputs[0].token_ids
-
-
-def test_requests_run_first_come_first_served(fakes: SimpleNamespace) -> None:
-    engine = fakes.engine(fakes.Program())
-    prompts = ["one", "two", "three"]
-    outputs = run_all(engine, [fakes.request(p, max_tokens=20) for p in prompts])
-    for prompt, output in zip(prompts, outputs, strict=True):
-        assert (
-            output.outputs[0].token_ids == alone(fakes, prompt, max_tokens=20).outputs[0].token_ids
-        )
-        assert output.prompt == prompt
-
-
-def test_max_tokens(fakes: SimpleNamespace) -> None:
-    """PAINS P35, P37: 0 reads the prompt only, n is exactly n, none ends with the context."""
-    program = fakes.Program()
+@pytest.fixture
+def engine(fakes: SimpleNamespace, program: Any) -> Iterator[Engine]:
     engine = fakes.engine(program)
-    output = run_all(engine, [fakes.request("hello", max_tokens=0)])[0]
-    assert output.outputs[0].token_ids == [] and output.outputs[0].finish_reason == "length"
-    assert program.chunks == [(0, 6)]
-    for n in (1, 2, 7):
-        assert len(alone(fakes, "hello", max_tokens=n).outputs[0].token_ids) == n
-    output = alone(fakes, "hello", context=50)
-    assert len(output.outputs[0].token_ids) == 50 - 6
-    assert output.outputs[0].finish_reason == "length"
+    yield engine
+    engine.close()
 
 
-def test_end_token(fakes: SimpleNamespace) -> None:
-    """PAINS P22: it ends the text and is never part of it."""
-    s = scripted(fakes, "q", [*b"yes", fakes.EOS])
-    output = run_all(s.engine, [fakes.request("q")])[0].outputs[0]
-    assert (output.text, output.finish_reason, output.stop_reason) == ("yes", "stop", None)
-    assert output.token_ids == [*b"yes", fakes.EOS]
-    output = run_all(s.engine, [fakes.request("q", ignore_eos=True, max_tokens=9)])[0].outputs[0]
-    assert fakes.EOS not in output.token_ids and len(output.token_ids) == 9
+def slowly(program: Any, seconds: float = 0.002) -> None:
+    """Each step takes a while."""
+    program.before = lambda _: time.sleep(seconds)
 
 
-def test_stop_token_ids(fakes: SimpleNamespace) -> None:
-    s = scripted(fakes, "q", [*b"yes!no"])
-    output = run_all(s.engine, [fakes.request("q", stop_token_ids=[ord("!")])])[0].outputs[0]
-    assert (output.text, output.finish_reason, output.stop_reason) == ("yes", "stop", ord("!"))
+def test_a_result(fakes: SimpleNamespace, engine: Engine) -> None:
+    output = engine.submit(fakes.request("hello", max_tokens=20)).result()
+    assert output.outputs == fakes.alone("hello", max_tokens=20).outputs
+    assert idle(engine) and engine.stats.finished == 1
 
 
-def test_stop_string_over_several_tokens(fakes: SimpleNamespace) -> None:
-    """PAINS P32: no item of the stream shows any of it."""
-    s = scripted(fakes, "q", [*b"ABCDEFGHIJK"])
-    stream = RequestStream(s.engine, [fakes.request("q", stop="DEFGHIJ")])
+def test_a_stream_gives_everything(fakes: SimpleNamespace, engine: Engine) -> None:
+    stream = engine.submit(fakes.request("hello", max_tokens=40))
     items = list(stream)
-    assert "".join(i.delta for i in items) == "ABC" == items[-1].outputs[0].text
-    assert all("D" not in i.outputs[0].text for i in items)
-    assert items[-1].outputs[0].stop_reason == "DEFGHIJ"
-    assert items[-1].outputs[0].finish_reason == "stop"
+    assert "".join(i.delta for i in items) == items[-1].outputs[0].text
+    assert items[-1].outputs == fakes.alone("hello", max_tokens=40).outputs
+    assert [i.finished for i in items] == [False] * (len(items) - 1) + [True]
+    assert stream.result().outputs == items[-1].outputs  # may be asked for at any time
+    assert list(stream) == []
 
 
-def test_held_back_text_comes_at_the_end(fakes: SimpleNamespace) -> None:
-    s = scripted(fakes, "q", [*b"ABCDE"])
-    stream = RequestStream(s.engine, [fakes.request("q", stop="DEX", max_tokens=5)])
-    assert [i.delta for i in stream] == ["A", "B", "C", "", "DE"]
+def test_a_slow_reader_loses_nothing(fakes: SimpleNamespace, engine: Engine) -> None:
+    stream = engine.submit(fakes.request("hello", max_tokens=40, n=2, temperature=1.0))
+    first = next(stream)
+    wait_until(lambda: idle(engine))  # it does not wait for the reader
+    rest = list(stream)
+    assert len(rest) == 1 and rest[0].finished
+    for i, completion in enumerate(rest[0].outputs):
+        assert first.outputs[i].delta + completion.delta == completion.text
+    assert first.delta + rest[0].delta == rest[0].outputs[0].text
+    assert len(rest[0].outputs[0].token_ids) == 40
 
 
-def test_half_characters_are_never_shown(fakes: SimpleNamespace) -> None:
-    """PAINS P34: whole characters in every item; the rest as one U+FFFD at the end."""
-    s = scripted(fakes, "q", [*"a🌍b".encode(), 0xF0, 0x9F])
-    items = list(RequestStream(s.engine, [fakes.request("q", max_tokens=8)]))
-    assert [i.delta for i in items] == ["a", "", "", "", "🌍", "b", "", "\N{REPLACEMENT CHARACTER}"]
+def test_items_of_several_answers(fakes: SimpleNamespace, engine: Engine) -> None:
+    items = list(engine.submit(fakes.request("q", max_tokens=30, n=3, temperature=1.0)))
+    for i in range(3):
+        assert "".join(item.outputs[i].delta for item in items) == items[-1].outputs[i].text
+        assert items[-1].outputs[i].index == i
+    assert all(len(item.outputs) == 3 for item in items)
+    [only] = engine.submit(fakes.request("q", max_tokens=5, best_of=3, temperature=1.0))
+    assert only.finished and only.delta == only.outputs[0].text
 
 
-def test_control_tokens_are_shown_on_request_only(fakes: SimpleNamespace) -> None:
-    s = scripted(fakes, "q", [ord("a"), fakes.USER, ord("b")])
-    assert run_all(s.engine, [fakes.request("q", max_tokens=3)])[0].outputs[0].text == "ab"
-    request = fakes.request("q", max_tokens=3, skip_special_tokens=False)
-    assert run_all(s.engine, [request])[0].outputs[0].text == "a<user>b"
+def test_several_requests_in_order(fakes: SimpleNamespace, engine: Engine) -> None:
+    requests = [fakes.request(p, max_tokens=n) for p, n in (("a", 30), ("b", 3), ("c", 9))]
+    items = list(engine.submit_all(requests))
+    ids = list(dict.fromkeys(i.request_id for i in items))
+    assert ids == [r.request_id for r in requests]
+    assert sum(i.finished for i in items) == 3
+    assert engine.stats.steps < 40  # they ran at once
 
 
-def test_common_prefix_is_not_run_again(fakes: SimpleNamespace) -> None:
-    program = fakes.Program(max_tokens=512)
-    engine = fakes.engine(program)
-    first = run_all(engine, [fakes.request("a" * 50, max_tokens=30)])[0]
-    turn = fakes.request("a" * 50 + "?", max_tokens=3)
-    turn.prompt_ids = first.prompt_token_ids + first.outputs[0].token_ids + [*b" and?"]
-    turn.token_ids = list(turn.prompt_ids)
-    program.chunks.clear()
-    second = run_all(engine, [turn])[0]
-    # The answer's last token was chosen, but never run.
-    assert program.chunks[0] == (51 + 29, 6)
-    assert second.metrics.cached_tokens == 80 and second.metrics.prompt_tokens == 86
-    engine.forget()
-    turn = fakes.request("", max_tokens=3)
-    turn.prompt_ids = list(second.prompt_token_ids)
-    turn.token_ids = list(turn.prompt_ids)
-    fresh = run_all(engine, [turn])[0]
-    assert fresh.metrics.cached_tokens == 0
-    assert fresh.outputs[0].token_ids == second.outputs[0].token_ids
-
-
-def test_the_same_prompt_twice_runs_its_last_token(fakes: SimpleNamespace) -> None:
-    program = fakes.Program()
-    engine = fakes.engine(program)
-    one, two = (run_all(engine, [fakes.request("hello", max_tokens=5)])[0] for _ in range(2))
-    assert two.metrics.cached_tokens == 5 and two.outputs == one.outputs
-
-
-@settings(max_examples=60, deadline=None)
-@given(data=st.data())
-def test_any_mix_of_requests_and_cancels(fakes: SimpleNamespace, data: st.DataObject) -> None:
-    """Answers are those of a fresh engine, whatever is cached; no page is ever lost."""
-    engine = fakes.engine(fakes.Program(num_pages=4, max_tokens=7))
-    for _ in range(data.draw(st.integers(1, 5))):
-        prompt = data.draw(st.sampled_from(["a" * 40, "a" * 40 + "b" * 20, "ab" * 15, "zz"]))
-        num_tokens = data.draw(st.integers(1, 40))
-        request = fakes.request(prompt, max_tokens=num_tokens)
-        engine.submit(request)
-        steps = data.draw(st.integers(0, 30))
-        for _ in range(steps):
-            engine.step()
-            engine.pages.check()
-        if data.draw(st.booleans()):
-            engine.cancel(request)
-            assert request.finished
-        while engine.step():
-            engine.pages.check()
-        got = request.output().outputs[0].token_ids
-        expected = alone(fakes, prompt, max_tokens=num_tokens).outputs[0].token_ids
-        assert got == expected[: len(got)]
-        assert len(got) == num_tokens or request.finish_reason == "abort"
-    engine.forget()
-    assert engine.pages.num_used == 0
-
-
-def test_cancel_during_prefill(fakes: SimpleNamespace) -> None:
-    """PAINS P61: between two chunks, also before the first token."""
-    engine = fakes.engine(fakes.Program(max_tokens=8))
-    request, queued = fakes.request("x" * 60), fakes.request("y")
-    engine.submit(request)
-    engine.submit(queued)
-    engine.step()
-    engine.cancel(request)
-    engine.cancel(queued)
-    assert request.finish_reason == queued.finish_reason == "abort"
-    assert not engine.step()
-    assert engine.pages.num_used == 1  # the 8 tokens that were computed stay cached
-    engine.forget()
-    assert engine.pages.num_used == 0
-
-
-def test_closing_a_stream_frees_its_pages(fakes: SimpleNamespace) -> None:
-    engine = fakes.engine(fakes.Program())
-    for _ in range(20):
-        with RequestStream(engine, [fakes.request("hello"), fakes.request("more")]) as stream:
-            next(stream)
-        with pytest.raises(StopIteration):
-            next(stream)
-    assert not engine.step()
-    engine.forget()
-    assert engine.pages.num_used == 0
-
-
-def test_an_abandoned_stream_blocks_nobody(fakes: SimpleNamespace) -> None:
-    engine = fakes.engine(fakes.Program())
-    first = RequestStream(engine, [fakes.request("hello", max_tokens=10)])
-    next(first)
-    second = list(RequestStream(engine, [fakes.request("other", max_tokens=10)]))
-    assert second[-1].outputs == alone(fakes, "other", max_tokens=10).outputs
-    rest = list(first)
-    assert rest[-1].outputs == alone(fakes, "hello", max_tokens=10).outputs
-    stream = RequestStream(engine, [fakes.request("lost")])
-    next(stream)
-    del stream  # only marks; the next step frees
-    assert not engine.step()
-
-
-def test_two_threads_get_their_own_answers(fakes: SimpleNamespace) -> None:
-    """PAINS P63: also with cancel-and-resend in between."""
-    engine = fakes.engine(fakes.Program())
-    expected = {p: alone(fakes, p, max_tokens=30).outputs for p in ("left", "right")}
-    wrong: list[object] = []
-
-    def work(prompt: str) -> None:
-        for i in range(30):
-            if i % 3 == 0:
-                stream = RequestStream(engine, [fakes.request(prompt, max_tokens=30)])
-                next(stream)
-                stream.close()
-            output = run_all(engine, [fakes.request(prompt, max_tokens=30)])[0]
-            if output.outputs != expected[prompt]:
-                wrong.append(output)
-
-    threads = [threading.Thread(target=work, args=(p,)) for p in expected]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join(60)
-        assert not t.is_alive()
-    assert not wrong
-    engine.forget()
-    assert engine.pages.num_used == 0
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-def test_an_interrupt_leaves_the_engine_usable(
-    fakes: SimpleNamespace, error: type[BaseException]
+def test_closing_a_stream_frees_its_pages(
+    fakes: SimpleNamespace, engine: Engine, program: Any
 ) -> None:
-    program = fakes.Program()
-    engine = fakes.engine(program)
+    slowly(program)
+    for i in range(20):
+        requests = [fakes.request("hello", max_tokens=200), fakes.request("more")]
+        with engine.submit_all(requests) as stream:
+            if i % 2:
+                next(stream)
+        steps = engine.stats.steps
+        assert list(stream) == []
+        wait_until(lambda: idle(engine))
+        assert engine.stats.steps <= steps + 2
+        partial = stream.result()
+        assert partial.finished and partial.outputs[0].finish_reason == "abort"
 
-    def interrupt(batch: object) -> None:
-        if len(program.chunks) == 5:
-            raise error
 
-    program.before = interrupt
-    request = fakes.request("hello", max_tokens=30)
-    with pytest.raises(error):
-        run_all(engine, [request, fakes.request("next")])
-    assert request.finish_reason == "abort"
+def test_an_abandoned_stream_blocks_nobody(
+    fakes: SimpleNamespace, engine: Engine, program: Any
+) -> None:
+    slowly(program)
+    first = engine.submit(fakes.request("hello", max_tokens=10))
+    next(first)
+    second = engine.submit(fakes.request("other", max_tokens=10)).result()
+    assert second.outputs == fakes.alone("other", max_tokens=10).outputs
+    assert list(first)[-1].outputs == fakes.alone("hello", max_tokens=10).outputs
+    request = fakes.request("lost", max_tokens=200)
+    lost = engine.submit(request)
+    next(lost)
+    del lost
+    gc.collect()
+    wait_until(lambda: idle(engine))
+    assert request.finish_reason == "abort" and request.num_new_tokens < 100
+
+
+def test_cancel_from_elsewhere_ends_the_stream(
+    fakes: SimpleNamespace, engine: Engine, program: Any
+) -> None:
+    """The reader gets what was generated, as the last item."""
+    slowly(program)
+    request = fakes.request("hello", max_tokens=200)
+    stream = engine.submit(request)
+    first = next(stream)
+    engine.cancel(request)
+    items = [first, *stream]
+    assert items[-1].finished and items[-1].outputs[0].finish_reason == "abort"
+    assert "".join(i.delta for i in items) == items[-1].outputs[0].text
+    assert engine.stats.cancellations == 1
+
+
+def test_timeouts(fakes: SimpleNamespace, engine: Engine, program: Any) -> None:
+    slowly(program, 0.005)
+    output = engine.submit(fakes.request("hello", max_tokens=200, timeout_s=0.06)).result()
+    completion = output.outputs[0]
+    assert (completion.finish_reason, completion.stop_reason) == ("abort", "timeout")
+    assert len(completion.token_ids) < 150 and idle(engine)
+    assert engine.stats.expirations == 1
+
+
+@pytest.mark.parametrize("wait", [next, lambda stream: stream.result()])
+def test_an_interrupted_caller_cancels_its_requests(
+    fakes: SimpleNamespace, engine: Engine, program: Any, wait: Callable[[Any], object]
+) -> None:
+    """KeyboardInterrupt comes to whoever waits in the main thread, not to the engine."""
+    gate = threading.Event()
+    program.before = lambda _: gate.wait(DEADLINE_S)
+    stream = engine.submit(fakes.request("hello", max_tokens=200))
+    timer = threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        wait(stream)
+    gate.set()
+    wait_until(lambda: idle(engine))
     program.before = None
-    output = run_all(engine, [fakes.request("hello", max_tokens=30)])[0]
-    assert output.outputs == alone(fakes, "hello", max_tokens=30).outputs
-    assert output.metrics.cached_tokens == 5  # what was computed before the interrupt stays
-    engine.pages.check()
+    assert engine.stats.cancellations == 1 and list(stream) == []
+    output = engine.submit(fakes.request("hello", max_tokens=9)).result()
+    assert output.outputs == fakes.alone("hello", max_tokens=9).outputs
 
 
-def test_a_failing_program_fails_its_request_only(fakes: SimpleNamespace) -> None:
-    program = fakes.Program()
-    engine = fakes.engine(program)
-    bad, good = fakes.request("bad"), fakes.request("good", max_tokens=5)
-
+def test_errors_reach_who_waits(fakes: SimpleNamespace, engine: Engine, program: Any) -> None:
     def fail(batch: object) -> None:
-        program.before = None
         raise RuntimeError("kernel failed")
 
     program.before = fail
-    engine.submit(bad)
-    engine.submit(good)
-    while engine.step():
-        pass
-    assert isinstance(bad.error, RuntimeError) and bad.finish_reason == "abort"
-    assert good.output().outputs == alone(fakes, "good", max_tokens=5).outputs
-    program.before = fail
     with pytest.raises(RuntimeError, match="kernel failed"):
-        run_all(engine, [fakes.request("bad")])
+        engine.submit(fakes.request("bad")).result()
     with pytest.raises(RuntimeError, match="kernel failed"):
-        program.before = fail
-        list(RequestStream(engine, [fakes.request("bad")]))
+        list(engine.submit(fakes.request("bad")))
+    outputs = engine.submit_all([fakes.request("a"), fakes.request("b")], lone=False).results()
+    assert all(isinstance(o.error, RuntimeError) and o.finished for o in outputs)
+    assert [o.outputs[0].finish_reason for o in outputs] == ["error", "error"]
+    program.before = None
+    output = engine.submit(fakes.request("good", max_tokens=5)).result()
+    assert output.outputs == fakes.alone("good", max_tokens=5).outputs
 
 
-def test_a_request_that_can_not_start_fails_alone(
-    fakes: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+def test_wrong_books_do_not_stop_the_thread(
+    fakes: SimpleNamespace, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = fakes.engine(fakes.Program())
     with monkeypatch.context() as patch:
-        patch.setattr(engine.pages, "allocate", lambda *_, **__: 1 / 0)
+        patch.setattr(engine.core.pool, "allocate", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            run_all(engine, [fakes.request("hello", max_tokens=3)])
-    assert engine.pages.num_used == 0
-    output = run_all(engine, [fakes.request("hello", max_tokens=3)])[0]
-    assert output.outputs[0].token_ids == alone(fakes, "hello", max_tokens=3).outputs[0].token_ids
+            engine.submit(fakes.request("hello", max_tokens=3)).result()
+    output = engine.submit(fakes.request("hello", max_tokens=3)).result()
+    assert output.outputs == fakes.alone("hello", max_tokens=3).outputs
 
 
-def test_logprobs_and_metrics(fakes: SimpleNamespace) -> None:
-    output = alone(fakes, "hello", max_tokens=4, logprobs=3, temperature=1.0, seed=7)
-    completion = output.outputs[0]
-    assert completion.seed == 7 and completion.logprobs is not None
-    assert len(completion.logprobs) == 4
-    for token_id, position in zip(completion.token_ids, completion.logprobs, strict=True):
-        assert token_id in position and 3 <= len(position) <= 4
-        assert [p.rank for p in position.values()][:3] == [1, 2, 3]
-    assert completion.cumulative_logprob == pytest.approx(
-        sum(p[t].logprob for t, p in zip(completion.token_ids, completion.logprobs, strict=True))
+def test_eight_threads_cancel_and_resend(
+    fakes: SimpleNamespace, engine: Engine, program: Any
+) -> None:
+    """PAINS P63: everybody gets the own answer, with cancelled requests in between."""
+    prompts = [f"prompt {i}" for i in range(8)]
+    expected = {p: fakes.alone(p, max_tokens=15).outputs for p in prompts}
+    wrong: list[object] = []
+
+    def work(prompt: str) -> None:
+        for i in range(100):
+            stream = engine.submit(fakes.request(prompt, max_tokens=60))
+            if i % 3:
+                next(stream)
+            stream.close()
+            if i % 4 == 0:
+                output = engine.submit(fakes.request(prompt, max_tokens=15)).result()
+                if output.outputs != expected[prompt]:
+                    wrong.append(output)
+
+    threads = [threading.Thread(target=work, args=(p,)) for p in prompts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+        assert not thread.is_alive()
+    assert not wrong
+    wait_until(lambda: idle(engine))
+    engine.core.scheduler.check()
+    stats = engine.stats
+    assert stats.finished + stats.cancellations == 8 * 125 and not stats.failures
+
+
+def test_work_between_steps(fakes: SimpleNamespace, engine: Engine, program: Any) -> None:
+    running = threading.Event()
+
+    def before(_: object) -> None:
+        running.set()
+        time.sleep(0.002)
+        running.clear()
+
+    program.before = before
+    assert engine.run_between_steps(lambda: 5) == 5  # also before the first request
+    stream = engine.submit(fakes.request("hello", max_tokens=100))
+    for _ in range(10):
+        assert not engine.run_between_steps(running.is_set)
+    with pytest.raises(ZeroDivisionError):
+        engine.run_between_steps(lambda: 1 / 0)
+    nested = engine.run_between_steps(lambda: engine.run_between_steps(lambda: "inner"))
+    assert nested == "inner"
+    stream.close()
+
+
+def test_step_listeners(
+    fakes: SimpleNamespace, engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    steps: list[StepStats] = []
+    refused: list[Exception] = []
+    engine.add_step_listener(steps.append)
+    engine.add_step_listener(lambda _: 1 / 0)
+
+    def ask(_: StepStats) -> None:
+        stream = engine.submit(fakes.request("inner", max_tokens=1))
+        try:
+            stream.result()
+        except LlambaError as error:
+            refused.append(error)
+
+    engine.submit(fakes.request("hello", max_tokens=5)).result()
+    wait_until(lambda: len(steps) == 5)
+    assert [(s.num_decode, s.num_prefill) for s in steps] == [(0, 6)] + [(1, 0)] * 4
+    assert caplog.text.count("a step listener failed") == 1
+    engine.add_step_listener(ask)
+    engine.submit(fakes.request("hello", max_tokens=1)).result()
+    wait_until(lambda: bool(refused))
+    assert "the engine waits for it" in str(refused[0])
+
+
+def test_an_idle_engine_sleeps(fakes: SimpleNamespace, engine: Engine) -> None:
+    engine.submit(fakes.request("hello", max_tokens=5)).result()
+    before = time.process_time()
+    time.sleep(0.5)
+    assert time.process_time() - before < 0.05
+
+
+def test_close(fakes: SimpleNamespace, engine: Engine, program: Any) -> None:
+    slowly(program)
+    requests = [fakes.request("hello", max_tokens=200) for _ in range(3)]
+    streams = [engine.submit(r) for r in requests]
+    next(streams[0])
+    results: list[str | None] = []
+    reader = threading.Thread(
+        target=lambda: results.append(streams[1].result().outputs[0].finish_reason)
     )
-    metrics = output.metrics
-    assert (metrics.prompt_tokens, metrics.completion_tokens, metrics.cached_tokens) == (6, 4, 0)
-    assert metrics.ttft_s is not None and metrics.ttft_s >= metrics.queue_s >= 0
-    assert metrics.prefill_tokens_per_s > 0 and metrics.decode_tokens_per_s > 0
-
-
-def test_a_closed_engine_refuses(fakes: SimpleNamespace) -> None:
-    engine = fakes.engine(fakes.Program())
-    request = fakes.request("hello")
-    engine.submit(request)
-    engine.step()
+    reader.start()
+    closers = [threading.Thread(target=engine.close) for _ in range(3)]
+    for thread in closers:
+        thread.start()
+    for thread in [*closers, reader]:
+        thread.join(DEADLINE_S)
+        assert not thread.is_alive()
     engine.close()
-    assert request.finish_reason == "abort" and engine.pages.num_used == 0
+    assert results == ["abort"] and [r.finish_reason for r in requests] == ["abort"] * 3
+    assert idle(engine)
     with pytest.raises(LlambaError, match="closed"):
         engine.submit(fakes.request("hello"))
+    with pytest.raises(LlambaError, match="closed"):
+        engine.run_between_steps(lambda: None)
+
+
+def test_close_in_the_engines_own_thread(fakes: SimpleNamespace) -> None:
+    engine = fakes.engine(fakes.Program())
+    engine.add_step_listener(lambda _: engine.close())
+    output = engine.submit(fakes.request("hello", max_tokens=50)).result()
+    assert output.outputs[0].finish_reason == "abort"
+
+
+def test_a_forgotten_engine_ends_its_thread(fakes: SimpleNamespace) -> None:
+    program = fakes.Program()
+    engine = fakes.engine(program)
+    engine.submit(fakes.request("hello", max_tokens=3)).result()
+    thread = engine._thread
+    assert thread is not None and thread.daemon
+    reference = weakref.ref(engine)
+    del engine
+    wait_until(lambda: bool(gc.collect() or True) and reference() is None)
+    thread.join(DEADLINE_S)
+    assert not thread.is_alive()
+
+
+EXIT = """
+import importlib.util, sys, time, threading, types
+spec = importlib.util.spec_from_file_location("stand_ins", {conftest!r})
+module = importlib.util.module_from_spec(spec)
+sys.modules["stand_ins"] = module
+spec.loader.exec_module(module)
+fakes = module.fakes.__wrapped__() if hasattr(module.fakes, "__wrapped__") else None
+program = fakes.Program()
+program.before = lambda _: time.sleep(0.01)
+engine = fakes.engine(program)
+stream = engine.submit(fakes.request("hello", max_tokens=200))
+next(stream)
+{more}
+print("leaving")
+"""
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "",
+        "threading.Thread(target=stream.result, daemon=True).start()",
+        "raise SystemExit(0)",
+        "del engine",
+        "import os; os.fork() or print('child')",
+    ],
+)
+def test_exit_of_the_interpreter_while_requests_run(more: str) -> None:
+    """Neither hangs nor crashes nor complains."""
+    code = EXIT.format(conftest=str(Path(__file__).with_name("conftest.py")), more=more)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    assert "leaving" in done.stdout or "SystemExit" in more

@@ -27,6 +27,7 @@ GOLDEN = {
 }
 # Mean |d logprob| of the top 20, median over the prompts: llama.cpp's default against its own f32.
 DISTANCE = {"smollm2": 0.10, "gemma3": 0.125, "qwen-0.5b": 0.053, "qwen-1.5b": 0.075}
+PAGES_EACH = 24  # of a sequence, where several run together
 MARGIN = 0.3  # where the truth is this sure, the fast path chooses the same token
 
 Models = Callable[[str], Path]
@@ -82,6 +83,69 @@ def check_model(model: str, shared: Path, models: Models, *, by_token: bool) -> 
         every = [compare(program, case, by_token) for case in golden_cases(shared, model)]
     print(f"{model}: median distance {np.median(every):.4f}, each {np.round(every, 3)}")
     assert np.median(every) <= DISTANCE[model]
+
+
+def distances_together(
+    program: Program, cases: list[dict[str, Any]], together: int, filler: int
+) -> list[float]:
+    """Each case's last prompt token decoded in one step with others': the distance after it.
+
+    `filler`: tokens of somebody's prompt in the same step, which is then laid out in lanes.
+    """
+    every: list[float] = []
+    size = PAGES_EACH
+    for first in range(0, len(cases), together):
+        group = [cases[i % len(cases)] for i in range(first, first + together)]
+        segments = []
+        for i, case in enumerate(group):
+            ids = np.array(case["prompt_ids"], np.int32)
+            table = np.arange(i * size, (i + 1) * size, dtype=np.int32)
+            for at in range(0, len(ids) - 1, program.max_tokens):
+                part = ids[:-1][at : at + program.max_tokens]
+                program.run(Batch((Segment(part, at, table, Logits.NONE),)))
+            segments.append(Segment(ids[-1:], len(ids) - 1, table, Logits.LAST))
+        if filler:
+            table = np.arange(together * size, (together + 1) * size, dtype=np.int32)
+            ids = np.full(filler, group[0]["prompt_ids"][0], np.int32)
+            segments.insert(1, Segment(ids, 0, table, Logits.NONE))
+        logprobs = log_softmax(program.run(Batch(tuple(segments))).astype(np.float64))
+        for case, row in zip(group[: len(cases) - first], logprobs, strict=False):
+            top = case["variants"]["f32"]["top20"]
+            every.append(float(np.mean([abs(row[token] - value) for token, value in top])))
+    return every
+
+
+# (sequences, tokens of somebody's prompt in the same step): every kernel that such steps take.
+TOGETHER = ((2, 0), (4, 0), (7, 0), (16, 0), (3, 37))
+
+
+def check_together(model: str, shared: Path, models: Models) -> None:
+    """All of them as one sample: seven prompts alone scatter by a third."""
+    cases, every = golden_cases(shared, model), []
+    weights = Weights.open(GGUFFile.open(models(model)))
+    program = build_program(weights, num_pages=PAGES_EACH * 17, num_threads=2)
+    try:
+        for together, filler in TOGETHER:
+            found = distances_together(program, cases, together, filler)
+            assert len(found) == len(cases)
+            print(f"{model}: {together} sequences: {np.median(found):.4f}, {np.round(found, 3)}")
+            every += found
+    finally:
+        program.close()
+    assert np.median(every) <= DISTANCE[model]
+
+
+@pytest.mark.model("smollm2")
+def test_several_together(shared: Path, models: Models) -> None:
+    check_together("smollm2", shared, models)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "model", [pytest.param(name, marks=pytest.mark.model(name)) for name in GOLDEN]
+)
+def test_several_together_of_each(model: str, shared: Path, models: Models) -> None:
+    check_together(model, shared, models)
 
 
 @pytest.mark.model("smollm2")

@@ -72,9 +72,9 @@ class Cache:
                 arrays[0][p % PAGE], arrays[1][p % PAGE] = k[p], v[p]
                 continue
             for i, x in enumerate((k[p], v[p])):
-                groups = x.reshape(self.kv_heads, -1, 32)
-                scale = np.abs(groups).max(axis=2) / 127
-                q = np.rint(groups / np.maximum(scale, 1e-32)[:, :, None]).astype(np.int8)
+                scale = np.abs(x[:, self.groups(i)]).max(axis=2) / 127
+                q = x / np.maximum(self.spread(i, scale), 1e-32)
+                q = np.rint(q).astype(np.int8)
                 arrays[2 * i][p % PAGE] = q.reshape(arrays[2 * i].shape[1:])
                 arrays[2 * i + 1][p % PAGE] = scale
 
@@ -89,7 +89,7 @@ class Cache:
                 parts[1].append(arrays[1])
                 continue
             for i in (0, 1):
-                scales = np.repeat(arrays[2 * i + 1], 32, axis=2)
+                scales = self.spread(i, arrays[2 * i + 1])
                 parts[i].append(arrays[2 * i].reshape(shape) * scales)
         k, v = (np.concatenate(part)[:positions] for part in parts)
         return k, v
@@ -101,14 +101,27 @@ class Cache:
             for mine, theirs in zip(self._slots(page), other._slots(page), strict=True):
                 mine[p % PAGE] = theirs[p % PAGE]
 
-    def check(self, got: NDArray, wanted: NDArray) -> None:
+    def groups(self, which: int) -> NDArray[np.int64]:
+        """(dim / 32, 32): the columns of K (0) or V (1) that share a scale."""
+        columns = np.arange(self.dim)
+        if which:
+            return columns.reshape(-1, 32)
+        return np.hstack([half.reshape(-1, 16) for half in np.split(columns, 2)])
+
+    def spread(self, which: int, scales: NDArray) -> NDArray:
+        """(..., dim / 32) -> (..., dim)."""
+        found = np.empty((*scales.shape[:-1], self.dim))
+        found[..., self.groups(which)] = scales[..., None]
+        return found
+
+    def check(self, which: int, got: NDArray, wanted: NDArray) -> None:
         """(positions, kv_heads, dim) as rounding allows: half a step, and that of the scale."""
         error = np.abs(got - wanted)
         if self.kind == "f16":
             assert (error <= np.abs(wanted) * 2.0**-11 * 1.002 + 4e-7).all()
             return
-        groups = np.abs(wanted).reshape(*wanted.shape[:2], -1, 32)
-        largest = np.repeat(groups.max(axis=3), 32, axis=2)
+        largest = np.abs(wanted)[:, :, self.groups(which)].max(axis=3)
+        largest = self.spread(which, largest)
         assert (error <= largest * (1 / 254 + 2.0**-11) * 1.002 + 4e-6).all()
 
     def fields(self) -> dict[str, int]:
@@ -192,8 +205,8 @@ class RopeCase:
         """New positions hold k and v, rounded; then `before` gets them, too."""
         end = start + len(k)
         new = self.cache.load(table, end)
-        for got, wanted in zip(new, (k, v), strict=True):
-            self.cache.check(got[start:], wanted)
+        for which, wanted in enumerate((k, v)):
+            self.cache.check(which, new[which][start:], wanted)
         before.take(self.cache, table, start, end)
 
 
@@ -443,6 +456,56 @@ def test_decode_with_soft_cap(rig: ModuleType, kv: str, window: int, cap: float)
 def test_decode_alone(rig: ModuleType, kv: str, length: int) -> None:
     """With nobody longer in the step there are fewer splits."""
     run_rows(rig, kv, 3, 64, (length,), 0, 0.0)
+
+
+@pytest.mark.parametrize("window", [0, 100])
+@pytest.mark.parametrize(("group", "dim"), [(1, 96), (3, 64), (7, 64), (6, 128), (16, 32)])
+def test_decode_does_not_depend_on_others(
+    rig: ModuleType, kv: str, group: int, dim: int, window: int
+) -> None:
+    """A token's bits are the same alone and among others, longer and shorter ones, in any order."""
+    kv_heads, lengths = 2, [1, 40, 512, 513, 700, 1100, 1600, 33]
+    heads, rng, r = kv_heads * group, np.random.default_rng(group), rig.Rig()
+    cache = Cache(sum(-(-n // PAGE) for n in lengths), kv_heads, dim, kv)
+    cases = [sequence(rng, cache, heads, n, 1) for n in lengths]
+    each = max(g for g in range(1, 9) if group % g == 0)
+
+    def run(chosen: list[int]) -> NDArray:
+        tokens = len(chosen)
+        q = np.concatenate([cases[i][1].reshape(1, -1) for i in chosen]).astype(np.float32)
+        splits = -(-max(lengths[i] for i in chosen) // (PAGE * SPLIT_PAGES))
+        partial = rig.Fenced((splits, tokens, heads, dim + 16), fill=np.nan)
+        sizes = {
+            "head_dim": dim,
+            "window": window,
+            "split_stride": tokens * heads * (dim + 16) * 4,
+        }
+        r.set_step(
+            num_tokens=tokens,
+            positions=np.array([lengths[i] - 1 for i in chosen], np.int64),
+            tables=np.array([cases[i][0].ctypes.data for i in chosen], np.int64),
+        )
+        r.run(
+            f"attention:attention_rows_{each}_{kv}",
+            ATTENTION,
+            q=r.last(q),
+            stride=4 * heads * dim,
+            num_kv_heads=kv_heads,
+            group=group,
+            softcap=0.0,
+            out=partial.at,
+            **sizes,
+            **cache.fields(),
+        )
+        out = r.buffers(tokens, heads * dim, FLOAT, lanes=False)
+        combine = {"partial": partial.at, "num_heads": heads, **sizes, **out.fields()}
+        r.run("attention_combine:combine_rows", COMBINE, **combine)
+        partial.check()
+        return r.read(out.plain, (tokens, heads * dim))
+
+    alone = np.concatenate([run([i]) for i in range(len(lengths))])
+    for order in (range(8), range(7, -1, -1), [6, 0, 3], [1, 5], [2, 2, 2, 4, 4]):
+        np.testing.assert_array_equal(run(list(order)), alone[list(order)])
 
 
 def run_lanes(

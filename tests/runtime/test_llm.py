@@ -116,7 +116,7 @@ def test_params_shapes(llm: LLM) -> None:
 def test_context_limits(llm: LLM, loaded: SimpleNamespace) -> None:
     """PAINS P42: both numbers; nothing is cut; the context's end is finish_reason length."""
     with pytest.raises(ContextLengthError, match="250 tokens.*context_length is 250") as error:
-        llm.generate(["fine", "x" * 249])
+        llm.generate("x" * 249)
     assert "up to 1000" in str(error.value) and loaded.program.chunks == []
     long, refused = "x" * 1001, "1,001 characters.*250 tokens of at most 4"
     with pytest.raises(ContextLengthError, match=refused):
@@ -126,6 +126,85 @@ def test_context_limits(llm: LLM, loaded: SimpleNamespace) -> None:
     output = llm.generate("x" * 248, SamplingParams(max_tokens=10))[0]
     assert output.outputs[0].finish_reason == "length"
     assert output.metrics.completion_tokens == 1
+
+
+def test_one_bad_prompt_fails_alone(llm: LLM, loaded: SimpleNamespace) -> None:
+    """In a list, whatever is wrong with it; the order is kept."""
+    good = ["one", "two", "three", "four"]
+    expected = [o.outputs for o in llm.generate(good, GREEDY)]
+    bad: list[Any] = ["x" * 249, None, {"prompt_token_ids": []}, {"prompt_token_ids": [260]}]
+    mixed = [p for pair in zip(good, bad, strict=True) for p in pair]
+    outputs = llm.generate(mixed, GREEDY)
+    assert [o.outputs for o in outputs[::2]] == expected
+    assert all(o.error is None for o in outputs[::2])
+    kinds = [ContextLengthError, *[InvalidParameterError] * 3]
+    for output, prompt, kind in zip(outputs[1::2], bad, kinds, strict=True):
+        assert type(output.error) is kind and output.finished
+        assert (output.outputs[0].text, output.outputs[0].finish_reason) == ("", "error")
+        assert output.prompt == (prompt if isinstance(prompt, str) else None)
+    items = list(llm.generate(mixed, GREEDY, stream=True))
+    ends = [i for i in items if i.finished]
+    assert [e.outputs for e in ends] == [o.outputs for o in outputs]
+    assert [type(e.error) for e in ends] == [type(o.error) for o in outputs]
+    [only] = llm.generate(["x" * 249], GREEDY)  # a list of one is a list
+    assert isinstance(only.error, ContextLengthError)
+    turn = {"role": "user", "content": "hello"}
+    outputs = llm.chat([[turn], [{**turn, "content": "x" * 250}], []], GREEDY)
+    assert outputs[0].error is None and outputs[0].outputs[0].text
+    assert isinstance(outputs[1].error, ContextLengthError)
+    assert isinstance(outputs[2].error, InvalidParameterError)
+    steps = llm.stats.steps
+    with pytest.raises(InvalidParameterError, match="logit_bias"):  # wrong parameters are for all
+        llm.generate(["one", "two"], [GREEDY, SamplingParams(logit_bias={260: 1})])
+    assert llm.stats.steps == steps
+
+
+def test_many_prompts_run_at_once(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prompts = [f"prompt {i}" for i in range(10)]
+    each = [SamplingParams(temperature=0, seed=0, max_tokens=1 + i % 4 * 3) for i in range(10)]
+    alone = [llm.generate(p, q)[0].outputs for p, q in zip(prompts, each, strict=True)]
+    steps = llm.stats.steps
+    assert [o.outputs for o in llm.generate(prompts, each)] == alone
+    assert llm.stats.steps - steps < 40
+    assert capsys.readouterr().err == ""  # no terminal
+    assert [o.outputs for o in llm.generate(prompts, each, progress_bar=True)] == alone
+    assert "10/10" in capsys.readouterr().err
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    llm.generate(prompts[:2], each[:2])
+    assert "2/2" in capsys.readouterr().err
+    llm.generate(prompts[0], each[0])
+    llm.generate(prompts, each, progress_bar=False)
+    assert capsys.readouterr().err == ""
+    with pytest.raises(InvalidParameterError, match="progress_bar"):
+        llm.generate(prompts, each, progress_bar=1)  # type: ignore[call-overload]
+
+
+def test_submit(llm: LLM) -> None:
+    [whole] = llm.generate("hello", GREEDY)
+    first = llm.submit("hello", GREEDY, priority=1, timeout_s=60)
+    second = llm.submit_chat([{"role": "user", "content": "hello"}], GREEDY)
+    assert list(first)[-1].outputs == whole.outputs
+    assert second.result().finished
+    for name, bad in [("priority", -1), ("priority", True), ("timeout_s", 0), ("timeout_s", "5")]:
+        with pytest.raises(InvalidParameterError, match=name):
+            llm.submit("hello", **{name: bad})  # type: ignore[arg-type]
+    with pytest.raises(InvalidParameterError):  # at the call, not at the first item
+        llm.submit("")
+        llm.submit({"prompt_token_ids": []})
+
+
+def test_several_answers(llm: LLM) -> None:
+    hot = SamplingParams(temperature=1.5, max_tokens=9, n=3)
+    [output] = llm.generate("hello", hot)
+    seeds = [c.seed for c in output.outputs]
+    assert seeds == [seeds[0] + i for i in range(3)]
+    for completion in output.outputs:
+        one = SamplingParams(temperature=1.5, max_tokens=9, seed=completion.seed)
+        assert texts(llm.generate("hello", one)) == [completion.text]
+    items = list(llm.generate("hello", hot, stream=True))
+    assert "".join(i.outputs[2].delta for i in items) == items[-1].outputs[2].text
 
 
 def test_stream(llm: LLM) -> None:
@@ -139,22 +218,6 @@ def test_stream(llm: LLM) -> None:
         assert "".join(deltas) == end.outputs[0].text
     with pytest.raises(InvalidParameterError):  # at the call, not at the first item
         llm.generate(5, stream=True)  # type: ignore[call-overload]
-
-
-def test_an_interrupt_while_reading_a_stream(llm: LLM, loaded: SimpleNamespace) -> None:
-    expected = texts(llm.generate("hello", GREEDY))
-
-    def interrupt(batch: object) -> None:
-        loaded.program.before = None
-        raise KeyboardInterrupt
-
-    stream = llm.generate("hello there", GREEDY, stream=True)
-    next(stream)
-    loaded.program.before = interrupt
-    with pytest.raises(KeyboardInterrupt):
-        next(stream)
-    assert list(stream) == []
-    assert texts(llm.generate("hello", GREEDY)) == expected
 
 
 def test_seeds(llm: LLM, loaded: SimpleNamespace) -> None:
@@ -183,7 +246,8 @@ def test_chat(llm: LLM, loaded: SimpleNamespace) -> None:
     assert texts(both) == texts([first, second])
     llm.chat(turn, GREEDY, tools=[{"type": "function"}], chat_template_kwargs={"think": True})
     assert loaded.chat_template.options == {"tools": [{"type": "function"}], "think": True}
-    assert [i.finished for i in llm.chat(turn, GREEDY, stream=True)] == [False] * 11 + [True]
+    items = list(llm.chat(turn, GREEDY, stream=True))
+    assert [i.finished for i in items] == [False] * (len(items) - 1) + [True]
 
 
 @pytest.mark.parametrize("bad", [[], {}, None, "hi", [None], [[]], [["hi"]], {"messages": []}, 5])
@@ -240,6 +304,9 @@ def test_a_forked_process_is_told(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> 
     for stream in (False, True):
         with pytest.raises(LlambaError, match="spawn"):
             llm.generate("hello", stream=stream)
+    llm.close()  # does nothing there: the threads and their memory are the parent's
+    monkeypatch.undo()
+    assert llm.generate("hello", GREEDY)
 
 
 def test_defaults_of_the_file(caplog: pytest.LogCaptureFixture) -> None:

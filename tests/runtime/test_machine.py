@@ -3,12 +3,13 @@
 import logging
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from llamba.errors import InvalidParameterError, ResourceError
 from llamba.runtime import threads
-from llamba.runtime.config import EngineConfig, choose_context_length
+from llamba.runtime.config import EngineConfig, choose_context_length, choose_kv_tokens
 from llamba.runtime.memory import MemoryNeed, available_memory, check_memory
 from llamba.runtime.threads import default_num_threads
 
@@ -149,18 +150,24 @@ def test_memory_of_the_groups_v1(tree: Tree) -> None:
 
 def test_what_does_not_fit(caplog: pytest.LogCaptureFixture) -> None:
     need = MemoryNeed(weights=900 * MB, kv=800 * MB, arena=50 * MB)
-    check_memory(need, None, context_length=4096)
-    check_memory(need, 4096 * MB, context_length=4096)
+
+    def check(available: int | None, setting: str = "context_length", advice: str = "") -> None:
+        check_memory(need, available, setting=setting, num_tokens=4096, advice=advice)
+
+    check(None)
+    check(4096 * MB)
     assert not caplog.records
     with caplog.at_level(logging.WARNING):
-        check_memory(need, 1000 * MB, context_length=4096)  # mapped weights may be dropped
+        check(1000 * MB)  # mapped weights may be dropped
     assert "900 MB" in caplog.text and "150 MB" in caplog.text
     with pytest.raises(ResourceError) as error:
-        check_memory(need, 500 * MB, context_length=4096)
+        check(500 * MB)
     for part in ("context_length=4096", "800 MB", "50 MB", "500 MB", "about 1632 fits"):
         assert part in str(error.value)
+    with pytest.raises(ResourceError, match="kv_tokens=4096 .*smaller kv_tokens .* fits. or less"):
+        check(500 * MB, "kv_tokens", " or less")
     with pytest.raises(ResourceError, match="smaller model"):
-        check_memory(need, 100 * MB, context_length=4096)
+        check(100 * MB)
 
 
 def test_context_length(caplog: pytest.LogCaptureFixture) -> None:
@@ -180,10 +187,47 @@ def test_context_length(caplog: pytest.LogCaptureFixture) -> None:
             choose(bad, 131072)  # type: ignore[arg-type]
 
 
+def test_kv_tokens() -> None:
+    def choose(wanted: int | None, context: int, budget: int | None = None) -> int:
+        return choose_kv_tokens(wanted, context, kv_bytes_per_page=MB, budget=budget)
+
+    assert choose(None, 2048) == 4096  # as much again for others
+    assert choose(None, 2048, budget=1000 * MB) == 4096
+    assert choose(None, 2048, budget=100 * MB) == 3200
+    assert choose(None, 2048, budget=0) == 2048  # never less than a context
+    assert choose(None, 10, budget=0) == 64
+    assert choose(64, 2048) == 64  # smaller than a context: the longest sequence is the pool
+    assert choose(10**6, 2048, budget=0) == 10**6  # a wish is not changed silently
+    for bad in (0, 63, -1, 1 << 29, 64.0, True, "64"):
+        with pytest.raises(InvalidParameterError, match="kv_tokens=.*from 64 to"):
+            choose(bad, 2048)  # type: ignore[arg-type]
+
+
 def test_engine_config() -> None:
-    assert EngineConfig(context_length=33, num_threads=1).num_pages == 2
-    for name, bad in [("num_threads", 0), ("num_threads", 1.0), ("context_length", True)]:
-        with pytest.raises(InvalidParameterError, match=name):
-            EngineConfig(**{"context_length": 32, "num_threads": 1, name: bad})  # type: ignore[arg-type]
+    def config(**options: Any) -> EngineConfig:
+        return EngineConfig(**{"context_length": 32, "num_threads": 1} | options)
+
+    assert config(context_length=33).num_pages == 2
+    assert config().num_pages == 2 and config().max_sequence_length == 32
+    assert config(kv_tokens=100).num_pages == 4 and config(kv_tokens=100).max_sequence_length == 32
+    assert config(context_length=1000, kv_tokens=100).max_sequence_length == 128
+    assert config().max_sequences == 16 and config(max_sequences=256).max_sequences == 256
+    for name, bad in [
+        ("num_threads", 0),
+        ("num_threads", 1.0),
+        ("context_length", True),
+        ("max_sequences", 0),
+        ("max_sequences", 257),
+        ("kv_tokens", 63),
+        ("kv_tokens", False),
+        ("deterministic", 1),
+        ("deterministic", None),
+        ("prefix_cache", "yes"),
+        ("cache_type", None),
+    ]:
+        with pytest.raises(InvalidParameterError, match=f"{name}={bad!r}"):
+            config(**{name: bad})
     with pytest.raises(InvalidParameterError, match="activations='f8'.*int8, float32"):
-        EngineConfig(context_length=32, num_threads=1, activations="f8")
+        config(activations="f8")
+    with pytest.raises(InvalidParameterError, match="cache_type='q4_0'.*f16, q8_0"):
+        config(cache_type="q4_0")

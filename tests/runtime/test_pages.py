@@ -48,13 +48,6 @@ class PageMachine(RuleBasedStateMachine):
         self.live = [t for t in self.live if t is not table]
         self.pool.free(table)
 
-    @rule()
-    def restore(self) -> None:
-        """Counts from the tables are the counts that were there."""
-        before = [self.pool.references(p) for p in range(NUM_PAGES)]
-        self.pool.restore(self.live)
-        assert before == [self.pool.references(p) for p in range(NUM_PAGES)]
-
     @invariant()
     def sound(self) -> None:
         """Free + used = all, and the counts are those of the tables."""

@@ -22,7 +22,7 @@ NUMBERS = [
     ("name", "value"),
     [
         (name, value)
-        for name in (*NUMBERS, "max_tokens", "logprobs", "seed")
+        for name in (*NUMBERS, "max_tokens", "logprobs", "prompt_logprobs", "best_of", "seed")
         for value in BAD_NUMBERS
         # A large limit is clamped to the context, a seed has 64 bits.
         if name not in ("max_tokens", "seed") or value not in (2**63, 10**400)
@@ -38,7 +38,10 @@ def test_bad_numbers(name: str, value: Any) -> None:
     )
 
 
-@pytest.mark.parametrize("name", [*NUMBERS, "max_tokens", "logprobs", "stop", "logit_bias", "seed"])
+OPTIONAL = ["max_tokens", "logprobs", "prompt_logprobs", "best_of", "stop", "logit_bias", "seed"]
+
+
+@pytest.mark.parametrize("name", [*NUMBERS, *OPTIONAL])
 def test_none_is_for_optional_fields_only(name: str) -> None:
     none: dict[str, Any] = {name: None}
     if name in NUMBERS:
@@ -46,6 +49,18 @@ def test_none_is_for_optional_fields_only(name: str) -> None:
             SamplingParams(**none)
     else:
         SamplingParams(**none)
+
+
+def test_several_answers() -> None:
+    assert SamplingParams(n=3).num_sequences == 3 and not SamplingParams(n=3).wants_logprobs
+    best = SamplingParams(n=2, best_of=4)
+    assert best.num_sequences == 4 and best.wants_logprobs
+    assert not SamplingParams(n=2, best_of=2).wants_logprobs
+    with pytest.raises(InvalidParameterError, match="best_of=1: .*at least the n=2"):
+        SamplingParams(n=2, best_of=1)
+    for bad in ({"n": 0}, {"n": 129}, {"best_of": 129}):
+        with pytest.raises(InvalidParameterError):
+            SamplingParams(**bad)
 
 
 @pytest.mark.parametrize("value", [-1, "5", 1.5, 1e9, True])

@@ -15,87 +15,102 @@ from ....quant.cpu.threads import (
     atomic_load,
     atomic_store,
     call_address,
+    cycles,
     park,
     pause,
     wake,
     yield_core,
 )
-from ..records import OP, RECORD_BYTES, STEP
+from ..records import JOB_STEP, OP, RECORD_BYTES, STEP
 
 # A barrier takes about 75 ns when all are there. After so many pauses (about 25 ns each) somebody
 # else must be running on a core that we wait for, perhaps ours: give it away between looks, then
-# sleep, so that the scheduler owes this thread time when the last one arrives. Threads of the team
-# that share a core wait so in every barrier: then give way sooner, until it is not needed.
-_SPINS, _FEW_SPINS, _YIELDS = 4000, 60, 4
+# sleep, so that the scheduler owes this thread time when the last one arrives. If that happens
+# often, fewer threads take part (runtime/crowding.py).
+_SPINS, _YIELDS = 4000, 4
 # How long an idle thread looks for the next step before it sleeps: about 50 us.
 _IDLE_SPINS = 2000
 
 
 @inline
-def _barrier(at, num_threads, generation, patience):
+def _barrier(at, num_threads, generation, waits):
     """Sense barrier: arrivals at `at`, the generation a cache line on, then how many sleep.
 
-    Returns the new patience.
+    Time after the pauses is added at `waits`.
     """
     if atomic_add(at, 1) == num_threads - 1:
         atomic_store(at, 0)
         atomic_add(at + 64, 1)  # a full fence: those who look later than we don't sleep
         if atomic_load(at + 128) > 0:
             wake(at + 64)
-        return min(_SPINS, patience * 2)
+        return
     spins = 0
+    since = 0
     while atomic_load(at + 64) == generation:
         pause()
         spins += 1
-        if spins > patience + _YIELDS:
+        if spins == _SPINS:
+            since = cycles()
+        elif spins > _SPINS + _YIELDS:
             atomic_add(at + 128, 1)
             park(at + 64, generation)
             atomic_add(at + 128, -1)
-        elif spins > patience:
+        elif spins > _SPINS:
             yield_core()
-    if spins > patience:
-        return _FEW_SPINS
-    return min(_SPINS, patience * 2)
+    if spins >= _SPINS:
+        store_i64(waits, load_i64(waits) + cycles() - since)
 
 
 @inline
-def _walk(step, thread, patience):
-    """Take part in a job; returns the patience for the next."""
+def _walk(step, thread):
+    """Take part in a job."""
     num_threads = load_i64(step + STEP.num_threads)
     barrier = load_i64(step + STEP.barrier)
     program = load_i64(step + STEP.program)
+    waits = load_i64(step + STEP.waits) + 64 * thread
     generation = atomic_load(barrier + 64)
     for i in range(load_i64(step + STEP.num_ops)):
         op = program + i * RECORD_BYTES
         call_address(load_i64(op + OP.function), op, step, thread)
         if load_i64(op + OP.barrier) != 0:
             if num_threads > 1:
-                patience = _barrier(barrier, num_threads, generation, patience)
+                _barrier(barrier, num_threads, generation, waits)
                 generation += 1
-    return patience
 
 
 @kernel
 def run_program(program, num_ops, step):
-    """Run `num_ops` records, the last with a barrier, as thread 0 of the team; no ops ends it."""
-    job = load_i64(step + STEP.job)
-    store_i64(step + STEP.program, program)
-    store_i64(step + STEP.num_ops, num_ops)
-    atomic_add(job, 1)
-    if atomic_load(job + 64) > 0:
-        wake(job)
-    store_i64(step + STEP.patience, _walk(step, 0, max(_FEW_SPINS, load_i64(step + STEP.patience))))
-    return 0
+    """Run `num_ops` records, the last with a barrier, as thread 0; no ops ends the others.
+
+    Returns the cycles that it took.
+    """
+    started = cycles()
+    num_threads = load_i64(step + STEP.num_threads)
+    if num_threads > 1:
+        job = load_i64(step + STEP.job)
+        store_i64(step + STEP.program, program)
+        store_i64(step + STEP.num_ops, num_ops)
+        last = atomic_load(job)
+        atomic_add(job, JOB_STEP - last % JOB_STEP + num_threads)
+        if atomic_load(job + 64) > 0:
+            wake(job)
+    else:
+        store_i64(step + STEP.program, program)
+        store_i64(step + STEP.num_ops, num_ops)
+    _walk(step, 0)
+    return cycles() - started
 
 
 @kernel
 def work(step, thread):
     """The life of another thread: wait for the next job, take part in it; until one has no ops.
 
-    At STEP.job lies the number of the job, a cache line further how many threads sleep.
+    At STEP.job lies the number of the job times JOB_STEP plus how many threads take part: one word,
+    so that a thread that was late never takes one job's number for another's. A cache line further:
+    how many threads sleep.
     """
     job = load_i64(step + STEP.job)
-    last, patience = 0, _SPINS
+    last = 0
     while True:
         spins = 0
         while atomic_load(job) == last:
@@ -106,6 +121,8 @@ def work(step, thread):
                 park(job, last)
                 atomic_add(job + 64, -1)
         last = atomic_load(job)
+        if thread >= last % JOB_STEP:
+            continue
         if load_i64(step + STEP.num_ops) == 0:
             return 0
-        patience = _walk(step, thread, patience)
+        _walk(step, thread)

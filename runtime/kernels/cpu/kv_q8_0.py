@@ -2,6 +2,11 @@
 
 K [head_dim / 4][32][4], four columns of a position side by side; K's scales [head_dim / 32][32],
 float16; then V [32][head_dim], and V's scales as K's.
+
+Columns of V share a scale with their neighbours, columns of K by 16s with those half a head further
+on, which rotary positions turn together. Some models (Qwen2.5) have keys that are 50 times as large
+as others in the columns that turn slowest: they spoil a quarter or half of a head so, rather than
+all of it. That halves the divergence of the 0.5B model.
 """
 
 from typing import Any
@@ -107,9 +112,9 @@ _column_0, _column_1, _column_2, _column_3 = _columns
 
 
 @inline
-def _scale_of(x):
-    """The largest magnitude of 32 values over 127."""
-    a, b = abs_f32x16(load_f32x16(x)), abs_f32x16(load_f32x16(x + 64))
+def _scale_of(x, y):
+    """The largest magnitude of 16 values at x and 16 at y, over 127."""
+    a, b = abs_f32x16(load_f32x16(x)), abs_f32x16(load_f32x16(y))
     return max_f32x16_all(max_f32x16(a, b)) / np.float32(127)
 
 
@@ -122,26 +127,28 @@ def _round(x, scale):
 
 @inline
 def _store_key(head, slot, x, dim):
-    scales = head + PAGE * dim
-    for i in range(0, dim, 32):
-        scale = _scale_of(x + 4 * i)
-        store_f16(scales + i * PAGE // 16 + slot * 2, scale)
-        for j in range(i, i + 32, 16):
+    scales, half = head + PAGE * dim, dim // 2
+    for i in range(0, half, 16):
+        scale = _scale_of(x + 4 * i, x + 4 * (half + i))
+        store_f16(scales + (i // 16 * PAGE + slot) * 2, scale)
+        for j in range(i, dim, half):
             _scatter(head + j * PAGE + slot * 4, _round(x + 4 * j, scale))
 
 
 @inline
 def _store_keys(head, slot, x, dim):
-    scales = head + PAGE * dim
+    scales, half = head + PAGE * dim, dim // 2
     byte = _fill_int(np.int32(255))
-    for i in range(0, dim, 32):
+    for i in range(0, half, 16):
         largest = _zero()
-        for j in range(i, i + 32):
+        for j in range(i, i + 16):
             largest = _max(largest, _abs(_load(x + j * LANES * 4)))
+            largest = _max(largest, _abs(_load(x + (half + j) * LANES * 4)))
         scale = largest / _fill(np.float32(127))
-        _store_half(scales + i * PAGE // 16 + slot * 2, _narrow(scale))
+        _store_half(scales + (i // 16 * PAGE + slot) * 2, _narrow(scale))
         inverse = _reciprocal(scale)
-        for j in range(i, i + 32, 4):
+        for k in range(0, 32, 4):
+            j = i + k if k < 16 else half + i + k - 16
             at = x + j * LANES * 4
             a = _to_int(_nearest(_load(at) * inverse))
             b = _to_int(_nearest(_load(at + LANES * 4) * inverse))
@@ -162,7 +169,7 @@ def _store_value(head, slot, x, dim):
     values = _values(head, dim)
     scales = values + PAGE * dim
     for i in range(0, dim, 32):
-        scale = _scale_of(x + 4 * i)
+        scale = _scale_of(x + 4 * i, x + 4 * i + 64)
         store_f16(scales + i * PAGE // 16 + slot * 2, scale)
         for j in range(i, i + 32, 16):
             store_i8x16(values + slot * dim + j, _round(x + 4 * j, scale))
@@ -173,7 +180,7 @@ def _widen(head, keys, values, dim):
     scales = head + PAGE * dim
     for i in range(0, dim, 4):
         for s in range(0, PAGE, 16):
-            scale = widen_f16x16(load_f16x16(scales + i // 32 * PAGE * 2 + s * 2))
+            scale = widen_f16x16(load_f16x16(scales + (i % (dim // 2) // 16 * PAGE + s) * 2))
             at, out = head + i * PAGE + s * 4, keys + (i * PAGE + s) * 4
             store_f32x16(out, _column_0(at) * scale)
             store_f32x16(out + PAGE * 4, _column_1(at) * scale)
@@ -229,16 +236,17 @@ def _decode(group: int) -> Any:
 
     @inline
     def score(head, q, dim, scores):
-        values = _values(head, dim)
+        values, half = _values(head, dim), dim // 2
         for s in range(0, PAGE, 16):
             total = start()
-            for i in range(0, dim, 32):
+            for i in range(0, half, 16):
                 acc = start()
-                for j in range(i, i + 32, 4):
-                    # The values are read when all scores of a split are there.
-                    prefetch(values + j * PAGE + s * 4)
-                    acc = add_score(acc, head + j * PAGE + s * 4, q + 4 * j)
-                total = add_scaled(total, acc, head + PAGE * dim + i * PAGE // 16 + s * 2)
+                for k in range(i, dim, half):
+                    for j in range(k, k + 16, 4):
+                        # The values are read when all scores of a split are there.
+                        prefetch(values + j * PAGE + s * 4)
+                        acc = add_score(acc, head + j * PAGE + s * 4, q + 4 * j)
+                total = add_scaled(total, acc, head + PAGE * dim + (i // 16 * PAGE + s) * 2)
             write_scores(total, scores + 4 * s, WEIGHT_STRIDE)
 
     @inline

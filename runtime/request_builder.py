@@ -1,0 +1,166 @@
+"""RequestBuilder: from a prompt or a conversation to a Request, checked against the model."""
+
+import math
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import ChatTemplateError, ContextLengthError, InvalidParameterError, LlambaError
+from .load import Loaded
+from .outputs import RequestOutput, failed_output
+from .params import SamplingParams
+from .prompts import Message
+from .request import Request, new_request_id
+
+MAX_PRIORITY = 100
+
+
+class RequestBuilder:
+    """Checks everything that can be checked before a request runs.
+
+    Args:
+        loaded: the model.
+        seed: makes the seeds that are drawn for requests without one repeatable.
+    """
+
+    def __init__(self, loaded: Loaded, seed: int | None) -> None:
+        self._loaded = loaded
+        self._tokenizer = loaded.tokenizer
+        self._context_length = loaded.config.context_length
+        self._longest = loaded.config.max_sequence_length
+        self._seeds = np.random.default_rng(secrets.randbits(64) if seed is None else seed)
+
+    def from_prompt(
+        self, prompt: str | list[int], params: SamplingParams, **options: Any
+    ) -> Request:
+        """Text is tokenized, control tokens in it count as such; `options` as in `_request`."""
+        if not isinstance(prompt, str):
+            return self._request(None, prompt, params, **options)
+        self._check_length(len(prompt))
+        ids = self._tokenizer.encode(prompt, add_special=True, parse_special=True)
+        return self._request(prompt, ids, params, **options)
+
+    def from_messages(
+        self,
+        messages: Sequence[Message],
+        params: SamplingParams,
+        template_options: Mapping[str, Any],
+        **options: Any,
+    ) -> Request:
+        """The chat template makes the prompt."""
+        template = self._loaded.chat_template
+        if template is None:
+            self.check_template()
+            raise AssertionError("there is no template")
+        contents = (m.get("content") for m in messages)
+        self._check_length(sum(len(text) for text in contents if isinstance(text, str)))
+        ids = template.encode(messages, **template_options)
+        return self._request(None, ids, params, **options)
+
+    def check_template(self) -> None:
+        """Raise ChatTemplateError if there is no (valid) chat template."""
+        if self._loaded.chat_template_error is not None:
+            raise self._loaded.chat_template_error
+        if self._loaded.chat_template is None:
+            raise ChatTemplateError(
+                f"{self._loaded.path.name} has no chat template (it is a base model): use "
+                "generate(), or pass chat_template= with a Jinja template"
+            )
+
+    def check_params(
+        self, params: Sequence[SamplingParams], *, priority: int, timeout_s: float | None
+    ) -> None:
+        """Raise InvalidParameterError for a setting that does not go with the model."""
+        for each in {id(p): p for p in params}.values():
+            each.check_vocabulary(self._tokenizer.vocab_size)
+        if (
+            not isinstance(priority, int)
+            or isinstance(priority, bool)
+            or not 0 <= priority <= MAX_PRIORITY
+        ):
+            raise InvalidParameterError(
+                f"priority={priority!r}: must be a whole number from 0 (interactive) to "
+                f"{MAX_PRIORITY} (1 is the background)"
+            )
+        if timeout_s is not None and (
+            not isinstance(timeout_s, (int, float))
+            or isinstance(timeout_s, bool)
+            or not (0 < timeout_s < math.inf)
+        ):
+            raise InvalidParameterError(
+                f"timeout_s={timeout_s!r}: must be a number of seconds above 0 (None: no limit)"
+            )
+
+    def failed(self, error: LlambaError, prompt: object, params: SamplingParams) -> RequestOutput:
+        """What stands for a prompt (or conversation) of several that can't be run."""
+        text = prompt if isinstance(prompt, str) else None
+        ids = prompt if isinstance(prompt, list) and all(isinstance(i, int) for i in prompt) else []
+        return failed_output(error, new_request_id(), text, ids, params.seed or 0)
+
+    def _request(
+        self,
+        prompt: str | None,
+        ids: list[int],
+        params: SamplingParams,
+        *,
+        priority: int = 0,
+        timeout_s: float | None = None,
+    ) -> Request:
+        """Check the tokens; `check_params` has looked at the rest."""
+        vocab_size = self._tokenizer.vocab_size
+        for i in (min(ids), max(ids)) if ids else ():
+            if not 0 <= i < vocab_size:
+                raise InvalidParameterError(
+                    f"prompt_token_ids: {i}: the model has the token ids 0 to {vocab_size - 1}"
+                )
+        if not ids:
+            raise InvalidParameterError("the prompt has no tokens: pass at least one")
+        if len(ids) >= self._longest:
+            raise self._too_long(len(ids))
+        room = self._longest - len(ids)
+        return Request(
+            prompt,
+            ids,
+            params,
+            self._tokenizer,
+            seed=int(self._seeds.integers(2**32)) if params.seed is None else params.seed,
+            max_new_tokens=room if params.max_tokens is None else min(params.max_tokens, room),
+            priority=priority,
+            timeout_s=timeout_s,
+        )
+
+    def _too_long(self, count: int) -> ContextLengthError:
+        if self._longest < self._context_length:
+            return ContextLengthError(
+                f"the prompt has {count} tokens, but kv_tokens allows {self._longest} for prompt "
+                "and answer: shorten the prompt or load the model with a larger kv_tokens"
+            )
+        most = self._loaded.weights.hyperparameters.context_length
+        return ContextLengthError(
+            f"the prompt has {count} tokens, but context_length is {self._context_length} and "
+            "must hold the answer too: shorten the prompt or load the model with a larger "
+            f"context_length (up to {most})"
+        )
+
+    def _check_length(self, num_characters: int) -> None:
+        """Refuse what can't fit before it is tokenized, which takes seconds for many megabytes."""
+        if num_characters <= self._context_length:
+            return
+        longest = self._tokenizer.longest_token
+        if num_characters > self._context_length * longest:
+            raise ContextLengthError(
+                f"the prompt has {num_characters:,} characters, but context_length is "
+                f"{self._context_length} tokens of at most {longest} characters: shorten the prompt"
+            )
+
+
+def template_options(
+    tools: Sequence[Mapping[str, Any]] | None,
+    add_generation_prompt: bool,
+    more: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """What goes to the chat template beside the messages."""
+    options = {**(more or {}), "add_generation_prompt": add_generation_prompt}
+    return options if tools is None else {**options, "tools": list(tools)}

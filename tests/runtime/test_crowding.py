@@ -1,0 +1,56 @@
+"""Crowding: fewer threads while others hold them up, more again when they don't; a made-up clock."""
+
+import pytest
+
+from llamba.runtime.crowding import Crowding
+
+STEP_S = 0.005
+
+
+def run(crowding: Crowding, free_cores: int, seconds: float) -> list[int]:
+    """Steps on a machine with so many free cores: more threads than that wait two thirds of it."""
+    counts = []
+    for _ in range(round(seconds / STEP_S)):
+        counts.append(crowding.active)
+        crowding.ran(STEP_S, 0.65 if crowding.active > free_cores else 0.01)
+    return counts
+
+
+def test_all_threads_on_a_free_machine() -> None:
+    assert set(run(Crowding(4), 4, 10)) == {4}
+
+
+@pytest.mark.parametrize(("threads", "free"), [(2, 1), (4, 3), (4, 1), (3, 0)])
+def test_as_many_as_there_are_cores(threads: int, free: int) -> None:
+    counts = run(Crowding(threads), free, 10)
+    assert counts[0] == threads
+    settled = counts[len(counts) // 2 :]
+    fewest = max(1, free)
+    assert min(settled) == fewest
+    share = settled.count(fewest) / len(settled)
+    assert share > 0.85  # tries are short and rare
+
+
+@pytest.mark.parametrize("threads", [2, 4])
+def test_recovers_within_a_second(threads: int) -> None:
+    crowding = Crowding(threads)
+    run(crowding, 1, 10)
+    counts = run(crowding, threads, 4)
+    assert set(counts[round(2 / STEP_S) :]) == {threads}
+    if threads == 2:
+        assert set(counts[round(1 / STEP_S) :]) == {2}
+
+
+def test_a_long_step_counts_as_much_as_many_short_ones() -> None:
+    crowding = Crowding(2)
+    crowding.ran(1.0, 0.1)
+    assert crowding.active == 2
+    crowding.ran(1.0, 0.5)
+    assert crowding.active == 1
+
+
+def test_one_thread_has_nobody_to_wait_for() -> None:
+    crowding = Crowding(1)
+    for _ in range(100):
+        crowding.ran(0.01, 0.9)
+    assert crowding.active == 1
