@@ -1,4 +1,4 @@
-"""Crowding: fewer threads while others hold them up, more again when they don't; a made-up clock."""
+"""Crowding: fewer threads while others hold them up, more when they no longer do; made-up time."""
 
 import pytest
 
