@@ -34,7 +34,8 @@ def open_llm(name: str, options: EngineOptions) -> "LLM":
     from ..runtime.llm import LLM
 
     with progress(name) as update:
-        return LLM(name, progress=update, **options.given())
+        # One conversation: no kernels for many are compiled on the first start.
+        return LLM(name, progress=update, **({"max_sequences": 1} | options.given()))
 
 
 def check_prompt_cache(file: Path | None, options: EngineOptions) -> None:

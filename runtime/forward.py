@@ -28,6 +28,7 @@ def build_program(
     num_pages: int,
     num_threads: int,
     max_tokens: int = 512,
+    max_sequences: int = MAX_ROWS,
     activations: str = "int8",
     cache_type: str = "f16",
     deterministic: bool = False,
@@ -38,6 +39,8 @@ def build_program(
     Args:
         num_pages: pages of 32 KV positions.
         max_tokens: tokens a step.
+        max_sequences: that decode in one step. More than that work as well, only slower: kernels
+            that few sequences never need are not compiled.
         activations: "int8", or "float32" for the exact path.
         cache_type: "f16" or "q8_0": how K and V are kept.
         deterministic: a token's results never depend on what else runs in the step, bit for bit;
@@ -62,7 +65,8 @@ def build_program(
     logits = np.empty((MAX_LOGITS, numbers.vocab_size), np.float32)
     common = (weights, arena, cache, ropes, logits)
     exact, splits = activations == "float32", _splits(num_pages)
-    widths = {MAX_ROWS: 0} if exact or deterministic else _row_layouts(lanes)
+    plain = exact or deterministic or max_sequences <= 2
+    widths = {MAX_ROWS: 0} if plain else _row_layouts(lanes)
     hidden = arena.allocate(MAX_ROWS * numbers.dim * 4)
     in_rows = {
         limit: Lowering(

@@ -187,6 +187,7 @@ def _build(weights: Weights, config: EngineConfig, progress: Progress | None) ->
         num_pages=config.num_pages,
         num_threads=config.num_threads,
         max_tokens=config.max_tokens,
+        max_sequences=config.max_sequences,
         activations=config.activations,
         cache_type=config.cache_type,
         deterministic=config.deterministic,

@@ -23,11 +23,12 @@ from ....quant.cpu.threads import (
 )
 from ..records import JOB_STEP, OP, RECORD_BYTES, STEP
 
-# A barrier takes about 75 ns when all are there. After so many pauses (about 25 ns each) somebody
-# else must be running on a core that we wait for, perhaps ours: give it away between looks, then
-# sleep, so that the scheduler owes this thread time when the last one arrives. If that happens
-# often, fewer threads take part (runtime/crowding.py).
-_SPINS, _YIELDS = 4000, 4
+# A barrier takes about 75 ns when all are there. After _LONG pauses (about 25 ns each) somebody else
+# must be running on a core that we wait for, perhaps ours. Who gives its core away then does not
+# get it back before a time slice is over, and makes the others wait in turn: so it is given away
+# only after _SPINS, between some more looks, then by sleeping. If threads often wait long, fewer
+# take part (runtime/crowding.py).
+_LONG, _SPINS, _YIELDS = 4000, 40000, 4
 # How long an idle thread looks for the next step before it sleeps: about 50 us.
 _IDLE_SPINS = 2000
 
@@ -36,7 +37,7 @@ _IDLE_SPINS = 2000
 def _barrier(at, num_threads, generation, waits):
     """Sense barrier: arrivals at `at`, the generation a cache line on, then how many sleep.
 
-    Time after the pauses is added at `waits`.
+    Time after _LONG pauses is added at `waits`.
     """
     if atomic_add(at, 1) == num_threads - 1:
         atomic_store(at, 0)
@@ -49,7 +50,7 @@ def _barrier(at, num_threads, generation, waits):
     while atomic_load(at + 64) == generation:
         pause()
         spins += 1
-        if spins == _SPINS:
+        if spins == _LONG:
             since = cycles()
         elif spins > _SPINS + _YIELDS:
             atomic_add(at + 128, 1)
@@ -57,7 +58,7 @@ def _barrier(at, num_threads, generation, waits):
             atomic_add(at + 128, -1)
         elif spins > _SPINS:
             yield_core()
-    if spins >= _SPINS:
+    if spins >= _LONG:
         store_i64(waits, load_i64(waits) + cycles() - since)
 
 
