@@ -116,7 +116,7 @@ def command(
     others: dict[str, Any] = {"-p": n_prompt, "-n": n_gen, "-npl": n_parallel, "-pg": pairs}
     others |= {"-d": n_depth, "-r": repetitions, "-ub": ubatch_size}
     if min(threads or [1]) < 1:
-        raise InvalidParameterError("-t must be at least 1")
+        raise InvalidParameterError(f"-t {min(threads)}: must be at least 1")
     if concurrency.wanted(load, others):
         concurrency.bench(models, threads, activations, output, not no_warmup, load)
         return
@@ -127,9 +127,10 @@ def command(
     if not tests:
         raise InvalidParameterError("nothing to measure: give -p or -n a number above 0")
     if min(n_parallel or [1]) < 1:
-        raise InvalidParameterError("-npl must be at least 1")
-    if min(repetitions) < 1 or ubatch_size < 1:
-        raise InvalidParameterError("-r and -ub must be at least 1")
+        raise InvalidParameterError(f"-npl {min(n_parallel)}: must be at least 1")
+    for name, value in (("-r", min(repetitions)), ("-ub", ubatch_size)):
+        if value < 1:
+            raise InvalidParameterError(f"{name} {value}: must be at least 1")
     writer = WRITERS[output]()
     for model in models:
         with loading.open_file(model) as gguf:

@@ -15,7 +15,7 @@ from . import loading
 from .bench_output import WRITERS, Writer
 from .console import note, warn
 from .options import EngineOptions, cache_from, cache_options, parallel_option
-from .workload import Job, read_workload, uniform
+from .workload import MAX_REQUESTS, MAX_TOKENS, Job, read_workload, uniform
 
 if TYPE_CHECKING:
     from ..runtime.llm import LLM
@@ -64,8 +64,10 @@ def wanted(load: dict[str, Any], others: dict[str, Any]) -> bool:
                 raise InvalidParameterError(f"{flag} needs --concurrency N or --workload FILE")
         return False
     for name in ("concurrency", *_SHAPE[:3]):
-        if load[name] is not None and load[name] < 1:
-            raise InvalidParameterError(f"--{name.replace('_', '-')} must be at least 1")
+        most = MAX_TOKENS if name.endswith("tokens") else MAX_REQUESTS
+        if load[name] is not None and not 1 <= load[name] <= most:
+            flag = "--" + name.replace("_", "-")
+            raise InvalidParameterError(f"{flag} {load[name]}: must be from 1 to {most}")
     mode = "--workload" if load["workload"] else "--concurrency"
     for flag, value in others.items():
         if value not in (None, ()):
@@ -99,7 +101,9 @@ def bench(
     temperature = 0.8 if load["temp"] is None else load["temp"]
     SamplingParams(temperature=temperature)  # refused before a model is loaded
     # As many at once as there are clients: how long requests wait is the engine's own affair.
-    limit = load["max_sequences"] or min(max(clients or 0, DEFAULT_MAX_SEQUENCES), MAX_SEQUENCES)
+    limit = load["max_sequences"]
+    if limit is None:
+        limit = min(max(clients or 0, DEFAULT_MAX_SEQUENCES), MAX_SEQUENCES)
     cache = cache_from({name: load[name] for name in _CACHE})
     writer: Writer = Report() if output == "md" else WRITERS[output]()
     failed = False

@@ -74,7 +74,7 @@ async def drive(
     if clients is None:
         await asyncio.gather(*map(arrive, numbers))
     else:
-        await asyncio.gather(*(client() for _ in range(clients)))
+        await asyncio.gather(*(client() for _ in range(min(clients, len(jobs)))))
     return outcomes
 
 

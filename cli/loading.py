@@ -35,7 +35,8 @@ def open_llm(name: str, options: EngineOptions) -> "LLM":
 
     with progress(name) as update:
         # One conversation: no kernels for many are compiled on the first start.
-        return LLM(name, progress=update, **({"max_sequences": 1} | options.given()))
+        given = {"max_sequences": 1, **options.given()}
+        return LLM(name, progress=update, **given)
 
 
 def check_prompt_cache(file: Path | None, options: EngineOptions) -> None:

@@ -1,7 +1,6 @@
 """Workloads of `llamba bench`: which requests come when, and the tokens they are made of."""
 
 import json
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +9,9 @@ from typing import Any
 from ..errors import InvalidParameterError
 
 MAX_TOKENS = 1 << 24
+MAX_REQUESTS = 100_000
+_MAX_BYTES = 1 << 25
+_MAX_ARRIVAL_S = 1_000_000
 _OWN, _PREFIX = 0, 1  # generators apart, so that no prompt begins like a prefix by its seed
 
 
@@ -56,7 +58,11 @@ def read_workload(file: Path) -> list[Job]:
     out. Raises InvalidParameterError naming the file, the line and the field.
     """
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        with file.open("rb") as opened:
+            data = opened.read(_MAX_BYTES + 1)  # it may be a device that never ends
+        if len(data) > _MAX_BYTES:
+            raise InvalidParameterError(f"--workload {file}: it has more than {_MAX_BYTES:,} bytes")
+        lines = data.decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         why = "it is not UTF-8 text" if isinstance(error, ValueError) else error.strerror
         raise InvalidParameterError(f"--workload {file}: {why}") from error
@@ -89,7 +95,7 @@ def _parse(line: str, file: Path, number: int) -> Job:
     for name, value in values.items():
         says, allowed = _FIELDS[name]
         if not allowed(value):
-            raise ValueError(f"{name}: {json.dumps(value)} must be {says}")
+            raise ValueError(f"{name}: {json.dumps(value)[:60]} must be {says}")
     if ("prefix" in values) != ("prefix_tokens" in values):
         raise ValueError("prefix_tokens: prefix and prefix_tokens are given together")
     if values.get("prefix_tokens", 0) > values["prompt_tokens"]:
@@ -111,14 +117,18 @@ def _whole(low: int, high: int) -> tuple[str, Callable[[Any], bool]]:
 
 def _is_time(value: Any) -> bool:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return number and math.isfinite(value) and value >= 0
+    return number and 0 <= value <= _MAX_ARRIVAL_S
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and value != "" and value.isprintable()  # lone surrogates aren't
 
 
 _FIELDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "arrival_s": ("seconds after the start, 0 or more", _is_time),
+    "arrival_s": (f"seconds after the start, from 0 to {_MAX_ARRIVAL_S}", _is_time),
     "prompt_tokens": _whole(1, MAX_TOKENS),
     "output_tokens": _whole(1, MAX_TOKENS),
-    "prefix": ("a name", lambda value: isinstance(value, str) and value != ""),
+    "prefix": ("a name", _is_name),
     "prefix_tokens": _whole(0, MAX_TOKENS),
     "priority": _whole(0, 1),
     "seed": _whole(0, (1 << 32) - 1),

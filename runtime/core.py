@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import LlambaError
 from .batch import Batch, Logits, Segment
 from .outputs import FinishReason, Logprob
 from .pages import PagePool
@@ -152,10 +151,12 @@ class EngineCore:
         """After an error in the books themselves: end everything, begin with empty pages."""
         live, self._live = list(self._live.values()), {}
         requests = {c.request.request_id: c.request for c in live}
+        self.counters.queried_tokens += self.scheduler.prefix_query_tokens
+        self.counters.evictions += self.pool.num_evictions
         self._make_scheduler()
         for request in requests.values():
             self._fail(request, error)
-        self._cancelled.clear()
+        # Those cancelled stay noted: one of them may not have come here yet.
         self._num_decoding = self._num_empty = 0
         return len(requests)
 
@@ -168,6 +169,8 @@ class EngineCore:
             decode_tokens=n.decode_tokens,
             prefill_tokens=n.prefill_tokens,
             cached_tokens=n.cached_tokens,
+            queried_tokens=n.queried_tokens + self.scheduler.prefix_query_tokens,
+            evictions=n.evictions + pool.num_evictions,
             preemptions=n.preemptions,
             cancellations=n.cancellations,
             expirations=n.expirations,
@@ -350,7 +353,7 @@ class EngineCore:
         self._num_decoding = 0
         self._num_empty += 1
         if self._live and self._num_empty > 3:
-            raise LlambaError("nothing can be scheduled although requests wait")
+            raise AssertionError("nothing can be scheduled although requests wait")
         return False
 
     def _make_scheduler(self) -> None:

@@ -82,13 +82,14 @@ class Engine:
         _engines.add(self)
 
     def submit(self, request: Request) -> RequestStream:
-        """Run a request; LlambaError if the engine was closed."""
+        """Run a request; LlambaError if the engine was closed, or in a forked process."""
         return self.submit_all([request])
 
     def submit_all(
         self, entries: Sequence[Request | RequestOutput], *, lone: bool = True
     ) -> RequestStream:
         """Run requests at once. Outputs among them take part in the stream only."""
+        self._check_process()
         requests = [entry for entry in entries if isinstance(entry, Request)]
         mailbox, now = self._mailbox, self.core.clock()
         with mailbox.condition:
@@ -105,6 +106,7 @@ class Engine:
 
     def run_between_steps(self, work: Callable[[], _T]) -> _T:
         """Call something while no step runs, in the engine's thread; return what it returns."""
+        self._check_process()
         if threading.current_thread() is self._thread:
             return work()
         future: Future[_T] = Future()
@@ -133,7 +135,8 @@ class Engine:
 
     def add_step_listener(self, listener: Callable[[StepStats], None]) -> None:
         """Have something called after each step, in the engine's thread: it must be quick."""
-        self._listeners = [*self._listeners, listener]
+        with self._mailbox.condition:
+            self._listeners = [*self._listeners, listener]
 
     def check_may_wait(self) -> None:
         """Raise LlambaError in the engine's own thread, which would wait for itself."""
@@ -150,6 +153,14 @@ class Engine:
             thread.join(timeout_s)
 
     # -- inside -----------------------------------------------------------------------------------
+    def _check_process(self) -> None:
+        """Before any lock is taken, which somebody may have held at the fork."""
+        if os.getpid() != self._process_id:  # fork copies no threads: the engine never answers
+            raise LlambaError(
+                f"this LLM belongs to process {self._process_id} and can't be used in a forked one "
+                f"({os.getpid()}): make an LLM there, or start processes with 'spawn'"
+            )
+
     def _check_open(self) -> None:
         if self._mailbox.closed:
             raise LlambaError("the model was closed")
@@ -196,7 +207,8 @@ class Engine:
             listener(step)
         except Exception:
             logger.exception("a step listener failed and is not called again")
-            self._listeners = [each for each in self._listeners if each is not listener]
+            with self._mailbox.condition:
+                self._listeners = [each for each in self._listeners if each is not listener]
 
     def _end(self) -> None:
         """The thread ends: nobody may be left waiting."""

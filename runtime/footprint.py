@@ -29,7 +29,8 @@ def arena_bytes(weights: Weights, config: EngineConfig) -> int:
 
     n, lanes = weights.hyperparameters, target().lanes
     exact = config.activations == "float32"
-    rows = MAX_ROWS if exact or config.deterministic else MAX_ROWS + _FEWER_ROWS
+    plain = exact or config.deterministic or config.max_sequences <= 2
+    rows = MAX_ROWS if plain else MAX_ROWS + _FEWER_ROWS
     slots = 0
     if not config.deterministic:
         slots = slots_of(-(-config.max_tokens // lanes) * lanes, lanes)

@@ -48,6 +48,8 @@ def build_program(
         progress: called with (compiled, to compile) when kernels must be compiled.
 
     Raises:
+        InvalidParameterError: another kind of activations.
+        ResourceError: the system does not give so many threads.
         UnsupportedModelError: a format or head size that the kernels do not run.
         KernelError: the CPU is not supported or a kernel did not compile.
     """

@@ -361,10 +361,11 @@ class LLM:
     def _between_steps(self, function: Callable[..., _T], path: str | Path) -> _T:
         from .model_identity import identify
 
-        identity, core = identify(self.weights, self.config), self.engine.core
-        return self.engine.run_between_steps(
-            lambda: function(path, core.pool, self.program, identity)
-        )
+        def work() -> _T:  # reads the file, which close() unmaps when the engine's thread has ended
+            identity = identify(self.weights, self.config)
+            return function(path, self.engine.core.pool, self.program, identity)
+
+        return self.engine.run_between_steps(work)
 
     def _start(
         self,
@@ -379,11 +380,6 @@ class LLM:
         timeout_s: float | None,
     ) -> list[RequestOutput] | RequestStream:
         """Build all requests, then submit them together."""
-        if os.getpid() != self._process_id:  # fork copies no threads: the engine never answers
-            raise LlambaError(
-                f"this LLM belongs to process {self._process_id} and can't be used in a forked one "
-                f"({os.getpid()}): make an LLM there, or start processes with 'spawn'"
-            )
         self._builder.check_params(params, priority=priority, timeout_s=timeout_s)
         entries: list[Request | RequestOutput] = []
         for prompt, each in zip(prompts, params, strict=True):

@@ -70,14 +70,14 @@ class Builder:
     def _tensor(self, name: str) -> "TensorInfo":
         return self.weights.output if name == "output.weight" else self.weights.tensor(name)
 
-    def input(self, tag: str, columns: int, *consumers: str, capacity: int = 0) -> Activations:
+    def input(self, tag: str, columns: int, *consumers: str) -> Activations:
         """The quantized input that the named tensors read."""
         orders = 0
         for name in consumers:
             orders |= self._order(name)
         key = (columns, orders, tag)
         if key not in self._inputs:
-            size = self.arena, capacity or self.capacity, columns, orders
+            size = self.arena, self.capacity, columns, orders
             if self.lanes:
                 self._inputs[key] = Activations.in_lanes(*size, self.lanes)
             elif self.width:

@@ -30,9 +30,8 @@ _VERSION = 1
 _HEADER = struct.Struct("<8s4IQQ32s")
 _DIGEST = hashlib.sha256().digest_size
 _MAX_DESCRIPTION = 4096
-_PUBLIC = (
-    0  # the namespace that is saved: others belong to somebody, and their numbers to a process
-)
+# The namespace that is saved: others belong to somebody, and their numbers to a process.
+_PUBLIC = 0
 
 
 class PrefixPool(Protocol):

@@ -119,10 +119,10 @@ class Program:
         assert self._bodies, "the program was closed"
         count = batch.num_tokens
         assert 0 < count <= self.max_tokens, f"{count} tokens in a step of {self.max_tokens}"
-        addresses = [t.ctypes.data for t in self._check(batch)]
+        tables = self._check(batch)  # some may be copies, which must live as long as the step
         as_rows = self._in_rows(batch, count)
         fill = self._arrays.fill_rows if as_rows else self._arrays.fill_lanes
-        num_outputs = fill(batch, addresses)
+        num_outputs = fill(batch, [table.ctypes.data for table in tables])
         self._run(self._bodies[self._limit(count) if as_rows else LANES])
         if num_outputs:
             limit = self._limit(num_outputs)

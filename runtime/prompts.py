@@ -1,7 +1,7 @@
 """The shapes in which prompts and messages may be given, brought to one."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypedDict, TypeVar
+from typing import Any, TypedDict, TypeGuard, TypeVar
 
 import numpy as np
 
@@ -112,13 +112,13 @@ def normalize_conversations(
 ) -> list[list[Message] | InvalidParameterError]:
     """One conversation or several to a list of lists of messages (PAINS P57); errors as above."""
     if is_lone_conversation(messages):
-        return [list(messages)]  # type: ignore[arg-type]
+        return [list(messages)]
     if isinstance(messages, Sequence) and not isinstance(messages, str) and len(messages):
         return _each(_conversation, messages)
     raise _bad_messages(messages)
 
 
-def is_lone_conversation(messages: object) -> bool:
+def is_lone_conversation(messages: object) -> TypeGuard[Sequence[Message]]:
     """One conversation, not a list of them."""
     return (
         isinstance(messages, Sequence)
@@ -130,7 +130,7 @@ def is_lone_conversation(messages: object) -> bool:
 
 def _conversation(messages: object) -> list[Message]:
     if is_lone_conversation(messages):
-        return list(messages)  # type: ignore[call-overload]
+        return list(messages)
     raise _bad_messages(messages)
 
 

@@ -86,9 +86,7 @@ class Completion:
         if self.text.stop_string is not None:
             self.stop_reason = self.text.stop_string
             return "stop"
-        sequence = self.sequence
-        num_new = len(sequence.token_ids) - sequence.num_prompt
-        return "length" if num_new >= request.max_new_tokens else None
+        return "length" if self.sequence.num_new >= request.max_new_tokens else None
 
     def end(self, reason: FinishReason) -> None:
         """Nothing more comes: what was held back of the text is shown now."""
@@ -187,9 +185,7 @@ class Request:
     @property
     def num_new_tokens(self) -> int:
         """Tokens generated so far, of all answers."""
-        return sum(len(c.sequence.token_ids) for c in self.completions) - len(
-            self.completions
-        ) * len(self.prompt_ids)
+        return sum(completion.sequence.num_new for completion in self.completions)
 
     @property
     def finish_reason(self) -> FinishReason | None:

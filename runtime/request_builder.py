@@ -1,7 +1,7 @@
 """RequestBuilder: from a prompt or a conversation to a Request, checked against the model."""
 
-import math
 import secrets
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -87,7 +87,7 @@ class RequestBuilder:
         if timeout_s is not None and (
             not isinstance(timeout_s, (int, float))
             or isinstance(timeout_s, bool)
-            or not (0 < timeout_s < math.inf)
+            or not (0 < timeout_s <= sys.float_info.max)  # neither inf nor 10**400
         ):
             raise InvalidParameterError(
                 f"timeout_s={timeout_s!r}: must be a number of seconds above 0 (None: no limit)"
@@ -162,5 +162,15 @@ def template_options(
     more: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
     """What goes to the chat template beside the messages."""
+    if more is not None and not (
+        isinstance(more, Mapping) and all(isinstance(name, str) for name in more)
+    ):
+        raise InvalidParameterError(
+            f"chat_template_kwargs={str(more)[:60]}: must be a mapping from names to values"
+        )
+    if "messages" in (more or ()):
+        raise InvalidParameterError("chat_template_kwargs: messages have an argument of their own")
+    if tools is not None and (not isinstance(tools, Sequence) or isinstance(tools, str)):
+        raise InvalidParameterError(f"tools={str(tools)[:60]}: must be a list of tools, or None")
     options = {**(more or {}), "add_generation_prompt": add_generation_prompt}
     return options if tools is None else {**options, "tools": list(tools)}

@@ -177,7 +177,7 @@ class Scheduler:
         copies: list[tuple[int, int]] = []
         if budget > 0 and len(self._running) > len(decoding):
             # One that has just come may have a single token left to run.
-            prefilling = [s for s in self._running if _num_left(s) > 1 or s in admitted]
+            prefilling = [s for s in self._running if s.num_pending > 1 or s in admitted]
             if prefilling:
                 self._prefill(prefilling, budget, chunks, copies)
         self._schedule = Schedule(tuple(chunks), tuple(copies), tuple(preempted))
@@ -209,13 +209,13 @@ class Scheduler:
 
     def _choose_decoding(self) -> list[Sequence]:
         """The sequences that get one token, by rank; in turns if there are more than may."""
-        decoding = [s for s in self._running if len(s.token_ids) - s.num_computed == 1]
+        decoding = [s for s in self._running if s.num_pending == 1]
         limit = min(self.max_tokens, self.max_logits)
         if len(decoding) < limit:
             return decoding
         # If they leave the oldest prompt nothing, it takes its turn with them.
         contenders = list(decoding)
-        oldest = next((s for s in self._running if _num_left(s) > 1), None)
+        oldest = next((s for s in self._running if s.num_pending > 1), None)
         if oldest is not None and (len(decoding) >= self.max_tokens or oldest.wants_all):
             contenders.append(oldest)
         contenders.sort(key=lambda s: (s.last_turn, s.rank))
@@ -355,10 +355,6 @@ class Scheduler:
 
 def _rank(sequence: Sequence) -> tuple[int, int]:
     return sequence.rank
-
-
-def _num_left(sequence: Sequence) -> int:
-    return len(sequence.token_ids) - sequence.num_computed
 
 
 def _fit(sequence: Sequence, start: int, tokens: int, rows: int) -> tuple[int, Logits]:

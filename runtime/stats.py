@@ -21,6 +21,8 @@ class Counters:
     decode_tokens: int = 0
     prefill_tokens: int = 0
     cached_tokens: int = 0
+    queried_tokens: int = 0
+    evictions: int = 0
     preemptions: int = 0
     cancellations: int = 0
     expirations: int = 0
@@ -37,6 +39,8 @@ class EngineStats:
     decode_tokens: int  # run after prefill, one a sequence and step
     prefill_tokens: int  # run of prompts, and again after preemptions
     cached_tokens: int  # of prompts, found in the prefix cache instead
+    queried_tokens: int  # of prompts that looked there
+    evictions: int  # findable pages that were forgotten because others needed the place
     preemptions: int
     cancellations: int  # requests cancelled
     expirations: int  # requests whose time was up

@@ -94,13 +94,14 @@ class RequestStream(Iterator[RequestOutput], AsyncIterator[RequestOutput]):
         return self.results()[-1]
 
     def results(self, on_end: Callable[[], None] | None = None) -> list[RequestOutput]:
-        """Wait for the end of all; complete outputs in order. `on_end` is called for each."""
+        """Wait for the end of all; complete outputs in order. `on_end` is called for each entry."""
         try:
-            requests = self._requests()
-            for request in requests:
-                if on_end and not request.subscribe(on_end, seen=-1, at_end=True):
-                    on_end()
-            for request in requests:
+            if on_end is not None:
+                for entry in self._entries:
+                    runs = isinstance(entry, Request)
+                    if not (runs and entry.subscribe(on_end, seen=-1, at_end=True)):
+                        on_end()
+            for request in self._requests():
                 self._wait(request, seen=-1, at_end=True)
         except BaseException:
             self.close()

@@ -169,7 +169,7 @@ class Rig:
     ) -> dict[str, int]:
         """The same with `width` tokens side by side, in the words of kernels/cpu/quantize.py."""
         missing, share = -len(q) % width, LANES // width
-        q, step = (np.pad(x, ((0, missing), (0, 0))) for x in (q, step))
+        q, step = np.pad(q, ((0, missing), (0, 0))), np.pad(step, ((0, missing), (0, 0)))
         blocks = len(q) // width
         groups = q.reshape(len(q), -1, 16).sum(axis=2, dtype=np.int32)
         sums = np.zeros((*groups.shape, share), np.int32)

@@ -90,6 +90,7 @@ ACTIVATION_ORDER = {
 }
 
 PAGE = 32  # KV positions in a page
+SPLIT = SPLIT_PAGES * PAGE  # and in a split
 MAX_ROWS = 64  # tokens of a step in the layout of rows: decoded ones of so many sequences
 # Weight rows that prefill unpacks at once: with 2 threads 32 divides the work of small matrices
 # more evenly than 64 and costs nothing measurable.

@@ -4,6 +4,7 @@ import asyncio
 import csv
 import io
 import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -168,6 +169,9 @@ def test_workload_file(tmp_path) -> None:
         (GOOD.replace("2", "-1"), "arrival_s: -1 must be"),
         (GOOD.replace("2", "NaN"), "arrival_s: NaN must be"),
         (GOOD.replace("2", "1e999"), "arrival_s: Infinity must be"),
+        (GOOD.replace("2", "1e300"), "arrival_s: 1e+300 must be"),
+        (GOOD.replace("2", "1" + "0" * 400), "arrival_s: 1000"),
+        (GOOD[:-1] + r', "prefix": "\ud800", "prefix_tokens": 1}', "prefix: "),
         (GOOD[:-1] + ', "prefix": "a"}', "prefix_tokens: prefix and prefix_tokens"),
         (GOOD[:-1] + ', "prefix": "a", "prefix_tokens": 10}', "prefix_tokens: 10 must not"),
         (GOOD[:-1] + ', "priority": 2}', "priority: 2 must be"),
@@ -187,7 +191,12 @@ def test_unreadable_workloads(tmp_path) -> None:
     empty, binary = tmp_path / "empty.jsonl", tmp_path / "binary.jsonl"
     empty.write_text("\n")
     binary.write_bytes(b"\xff\xfe")
-    for file, says in ((empty, "no requests"), (binary, "UTF-8"), (tmp_path, "directory")):
+    for file, says in (
+        (empty, "no requests"),
+        (binary, "UTF-8"),
+        (tmp_path, "directory"),
+        (Path("/dev/zero"), "more than"),
+    ):
         with pytest.raises(InvalidParameterError, match=says):
             read_workload(file)
 
@@ -267,6 +276,8 @@ def test_options_that_do_not_go_together(invoke, opened, tmp_path) -> None:
         ("--requests", "3"),
         ("--concurrency", "0"),
         (*some, "--requests", "0"),
+        (*some, "--requests", "99999999999"),
+        ("--concurrency", "99999999999999999999"),
         (*some, "--prompt-tokens", "8", "--shared-prefix", "9"),
         (*some, "--shared-prefix", "-1"),
         (*some, "-t", "0"),

@@ -2,6 +2,8 @@
 
 import importlib
 import json
+import re
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -98,6 +100,21 @@ def test_contenders_by_pattern(script) -> None:
     assert named(["llama.cpp*", "!*no-fa"]) == ["llama.cpp repack", "llama.cpp no-repack"]
     with pytest.raises(SystemExit, match="no contender"):
         named(["nothing"])
+
+
+README = (SCRIPTS / "README.md").read_text(encoding="utf-8")
+SHOWN = sorted(set(re.findall(r"^python benchmarks/(\w+\.py) .*", README, flags=re.MULTILINE)))
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_shown_scripts_start(name: str) -> None:
+    """And have every option with which the README shows them."""
+    command = [sys.executable, str(SCRIPTS / name), "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    for line in re.findall(rf"^python benchmarks/{re.escape(name)} (.*)", README, re.MULTILINE):
+        for option in (word for word in line.split() if word.startswith("-")):
+            assert re.search(rf"(?<![\w-]){option}(?![\w-])", done.stdout), option
 
 
 def test_the_example_workload(tmp_path) -> None:

@@ -131,7 +131,6 @@ def group_of(name: str) -> int:
     return 32 if ACTIVATION_ORDER[name] == PAIR32 else 16
 
 
-
 @pytest.mark.parametrize("name", EVERY)
 @pytest.mark.parametrize("floats", [False, True], ids=["int8", "float32"])
 def test_matmul_rows(rig: ModuleType, blocks: Blocks, name: str, floats: bool) -> None:

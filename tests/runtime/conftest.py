@@ -188,7 +188,7 @@ def fakes() -> SimpleNamespace:
             core.scheduler.check()
         return [each.output() for each in requests]
 
-    def alone(prompt: str, **params: object) -> RequestOutput:
+    def alone(prompt: str, **params: Any) -> RequestOutput:
         """The answer of a fresh engine, which is never short of anything."""
         return drive(core(FakeProgram()), request(prompt, **params))[0]
 

@@ -17,6 +17,7 @@ import pytest
 
 from llamba.errors import LlambaError
 from llamba.runtime.engine import Engine
+from llamba.runtime.outputs import failed_output
 from llamba.runtime.stats import StepStats
 
 DEADLINE_S = 30.0  # of what must come at once, on a machine that is busy
@@ -95,6 +96,16 @@ def test_several_requests_in_order(fakes: SimpleNamespace, engine: Engine) -> No
     assert ids == [r.request_id for r in requests]
     assert sum(i.finished for i in items) == 3
     assert engine.stats.steps < 40  # they ran at once
+
+
+def test_each_end_is_told(fakes: SimpleNamespace, engine: Engine) -> None:
+    """Also of what could not be run: a bar that counts them comes to its end."""
+    told: list[int] = []
+    refused = failed_output(LlambaError("too long"), "req-x", "b", [], 0)
+    entries = [fakes.request("a", max_tokens=9), refused, fakes.request("c", max_tokens=2)]
+    outputs = engine.submit_all(entries, lone=False).results(lambda: told.append(1))
+    assert outputs[1] is refused and all(output.finished for output in outputs)
+    wait_until(lambda: len(told) == 3)  # the reader may be told a moment before
 
 
 def test_closing_a_stream_frees_its_pages(
@@ -262,7 +273,11 @@ def test_step_listeners(
     steps: list[StepStats] = []
     refused: list[Exception] = []
     engine.add_step_listener(steps.append)
-    engine.add_step_listener(lambda _: 1 / 0)
+
+    def fail(_: StepStats) -> None:
+        raise ZeroDivisionError
+
+    engine.add_step_listener(fail)
 
     def ask(_: StepStats) -> None:
         stream = engine.submit(fakes.request("inner", max_tokens=1))
@@ -339,7 +354,7 @@ spec = importlib.util.spec_from_file_location("stand_ins", {conftest!r})
 module = importlib.util.module_from_spec(spec)
 sys.modules["stand_ins"] = module
 spec.loader.exec_module(module)
-fakes = module.fakes.__wrapped__() if hasattr(module.fakes, "__wrapped__") else None
+fakes = module.fakes.__wrapped__()
 program = fakes.Program()
 program.before = lambda _: time.sleep(0.01)
 engine = fakes.engine(program)

@@ -344,6 +344,17 @@ def test_wrong_books_are_made_anew(fakes: SimpleNamespace, monkeypatch: pytest.M
     assert longer_than_the_pool.finish_reason == "error" and core.stats.finished == 2
 
 
+def test_cancelled_before_it_came_and_the_books_were_wrong(fakes: SimpleNamespace) -> None:
+    """Another thread's request, on its way when everything is made anew, ends all the same."""
+    core = fakes.core(fakes.Program())
+    on_its_way = fakes.request("hello", max_tokens=3)
+    core.cancel(on_its_way)
+    core.reset(RuntimeError("wrong books"))
+    [output, other] = fakes.drive(core, on_its_way, fakes.request("other", max_tokens=3))
+    assert output.outputs[0].finish_reason == "abort"
+    assert other.outputs == fakes.alone("other", max_tokens=3).outputs
+
+
 def test_logprobs_and_metrics(fakes: SimpleNamespace) -> None:
     output = fakes.alone("hello", max_tokens=4, logprobs=3, temperature=1.0, seed=7)
     completion = output.outputs[0]

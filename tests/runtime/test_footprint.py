@@ -27,6 +27,7 @@ def allocated(weights: Weights, config: EngineConfig) -> int:
         num_pages=config.num_pages,
         num_threads=config.num_threads,
         max_tokens=config.max_tokens,
+        max_sequences=config.max_sequences,
         activations=config.activations,
         deterministic=config.deterministic,
     )
@@ -54,17 +55,15 @@ def test_the_arena_of_tiny_models(
     )
     with GGUFFile.open(path) as gguf:
         weights = Weights.open(gguf)
-        for sizes in (
+        common = {"context_length": 256, "num_threads": 2, "max_sequences": 256}
+        changes: list[dict[str, Any]] = [
             {},
             {"max_tokens": 64, "num_threads": 1},
             {"deterministic": True},
             {"context_length": 1 << 16},
-        ):
-            config = EngineConfig(
-                **{"context_length": 256, "num_threads": 2, "activations": activations}
-                | {"max_sequences": 256}
-                | sizes
-            )
+        ]
+        for sizes in changes:
+            config = EngineConfig(**{**common, "activations": activations, **sizes})
             expected = allocated(weights, config)
             assert arena_bytes(weights, config) == pytest.approx(expected, rel=0.1), sizes
 

@@ -313,49 +313,23 @@ def test_quantization_at_the_limits(rig: ModuleType, columns: int) -> None:
 
 @pytest.mark.parametrize("columns", COLUMNS)
 @pytest.mark.parametrize("wanted", [[0], [3], [2, 0, 2, 39, 17], list(range(39, 27, -1))])
-def test_gather_and_pack(rig: ModuleType, columns: int, wanted: list[int]) -> None:
+def test_gather(rig: ModuleType, columns: int, wanted: list[int]) -> None:
     rng = np.random.default_rng(columns)
     x = rng.standard_normal((48, columns)).astype(np.float32)
     rows = np.array(wanted, np.int64)
-    blocks = -(-len(rows) // rig.LANES)
-    for kernel in ("gather_rows", "gather_lanes", "pack_lanes"):
-        r, lanes = rig.Rig(), kernel != "gather_rows"
-        packed = kernel == "pack_lanes"
-        shape = (blocks, columns, rig.LANES) if packed else (len(rows), columns)
-        out = rig.Fenced(shape, fill=np.nan)
+    for kernel in ("gather_rows", "gather_lanes"):
+        r = rig.Rig()
+        out = rig.Fenced((len(rows), columns), fill=np.nan)
         r.set_step(num_outputs=len(rows), out_rows=rows)
         r.run(
             f"gather:{kernel}",
             GATHER,
             "num_outputs",
-            x=r.last(rig.to_lanes(x) if lanes else x),
+            x=r.last(rig.to_lanes(x) if kernel == "gather_lanes" else x),
             x_stride=4 * columns,
             columns=columns,
             out=out.at,
             out_stride=4 * columns,
         )
         out.check()
-        got = rig.from_lanes(out.array) if packed else out.array
-        np.testing.assert_array_equal(got[: len(rows)], x[rows])
-        assert (got[len(rows) :] == 0).all()
-
-
-@pytest.mark.parametrize("columns", [1, 7, 281, 1024, 1031, 2500])
-@pytest.mark.parametrize("count", [1, 9, 16, 33])
-def test_unpack(rig: ModuleType, columns: int, count: int) -> None:
-    """Logits of any vocabulary size from lanes to rows; whole blocks are written."""
-    r, blocks = rig.Rig(), -(-count // rig.LANES)
-    x = np.random.default_rng(0).standard_normal((blocks * rig.LANES, columns)).astype(np.float32)
-    out = rig.Fenced((len(x), columns), fill=np.nan)
-    r.set_step(num_outputs=count)
-    r.run(
-        "gather:unpack_lanes",
-        GATHER,
-        "num_outputs",
-        x=r.last(rig.to_lanes(x)),
-        columns=columns,
-        out=out.at,
-        out_stride=4 * columns,
-    )
-    out.check()
-    np.testing.assert_array_equal(out.array[:count], x[:count])
+        np.testing.assert_array_equal(out.array, x[rows])

@@ -124,12 +124,13 @@ SOME = [
 OTHERS = [
     *(f"matmul:matmul_rows_{name}" for name in ACTIVATION_ORDER),
     *(f"matmul_lanes:matmul_lanes_{name}" for name in ACTIVATION_ORDER),
+    *(f"matmul_few:matmul_few{width}_{name}" for width in (4, 8) for name in ACTIVATION_ORDER),
     *(f"matmul:matmul_float_rows_{name}" for name in ("f16", "bf16", "q5_k")),
     *(f"attention:attention_rows_{group}_{kv}" for group in range(1, 9) for kv in CACHE_TYPES),
     *(f"rope:rope_{layout}_{kv}" for layout in ("rows", "lanes") for kv in CACHE_TYPES),
     *("attention_lanes:attention_lanes_q8_0", "attention_combine:combine_lanes"),
     *("norm:norm_rows", "activation:activate_lanes"),
-    *("attention_combine:combine_rows", "gather:unpack_lanes", "embedding:embed_rows_q6_k"),
+    *("attention_combine:combine_rows", "gather:gather_lanes", "embedding:embed_rows_q6_k"),
     "interpreter:run_program",
 ]
 # Registers and instructions that only AVX-512 (or AVX-VNNI) has.

@@ -187,7 +187,8 @@ def test_submit(llm: LLM) -> None:
     second = llm.submit_chat([{"role": "user", "content": "hello"}], GREEDY)
     assert list(first)[-1].outputs == whole.outputs
     assert second.result().finished
-    for name, bad in [("priority", -1), ("priority", True), ("timeout_s", 0), ("timeout_s", "5")]:
+    timeouts = (0, -1, "5", True, float("nan"), float("inf"), 10**400)
+    for name, bad in [("priority", -1), ("priority", True), *(("timeout_s", t) for t in timeouts)]:
         with pytest.raises(InvalidParameterError, match=name):
             llm.submit("hello", **{name: bad})  # type: ignore[arg-type]
     with pytest.raises(InvalidParameterError):  # at the call, not at the first item
@@ -250,6 +251,21 @@ def test_chat(llm: LLM, loaded: SimpleNamespace) -> None:
     assert [i.finished for i in items] == [False] * (len(items) - 1) + [True]
 
 
+@pytest.mark.parametrize(
+    ("name", "bad"),
+    [
+        ("chat_template_kwargs", {"messages": []}),
+        ("chat_template_kwargs", {5: 5}),
+        ("chat_template_kwargs", [5]),
+        ("tools", 5),
+        ("tools", "search"),
+    ],
+)
+def test_bad_template_options(llm: LLM, name: str, bad: Any) -> None:
+    with pytest.raises(InvalidParameterError, match=name):
+        llm.chat([{"role": "user", "content": "hello"}], GREEDY, **{name: bad})
+
+
 @pytest.mark.parametrize("bad", [[], {}, None, "hi", [None], [[]], [["hi"]], {"messages": []}, 5])
 def test_bad_messages(llm: LLM, bad: Any) -> None:
     """PAINS P57."""
@@ -290,13 +306,16 @@ def test_two_threads(llm: LLM) -> None:
     assert not wrong and not any(t.is_alive() for t in threads)
 
 
-def test_close(llm: LLM, loaded: SimpleNamespace) -> None:
+def test_close(llm: LLM, loaded: SimpleNamespace, tmp_path: Path) -> None:
     assert repr(llm) == "LLM('fake', context_length=250, num_threads=2, activations='int8')"
     llm.close()
     llm.close()
     assert loaded.program.closed
     with pytest.raises(LlambaError, match="closed"):
         llm.generate("hello")
+    for use in (llm.save_prefix_cache, llm.load_prefix_cache):
+        with pytest.raises(LlambaError, match="closed"):  # before the unmapped file is read
+            use(tmp_path / "prefixes")
 
 
 def test_a_forked_process_is_told(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,6 +323,8 @@ def test_a_forked_process_is_told(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> 
     for stream in (False, True):
         with pytest.raises(LlambaError, match="spawn"):
             llm.generate("hello", stream=stream)
+    with pytest.raises(LlambaError, match="spawn"):
+        llm.engine.run_between_steps(lambda: None)  # as saving and loading prefixes do
     llm.close()  # does nothing there: the threads and their memory are the parent's
     monkeypatch.undo()
     assert llm.generate("hello", GREEDY)

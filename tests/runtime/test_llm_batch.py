@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from llamba import LLM, SamplingParams
+from llamba.runtime.prompts import Prompt
 
 pytestmark = pytest.mark.model("smollm2")
 PREFIX = "The quick brown fox jumps over the lazy dog. " * 20
@@ -104,7 +105,9 @@ def test_prompt_logprobs_against_llama_cpp(llm: LLM, shared: Path) -> None:
     """A greedy answer of llama.cpp, read as a prompt: the log-probabilities are those it gave."""
     golden = json.loads((shared / "open" / "logits_smollm2-135m.json").read_text())
     cases = [c for c in golden["cases"] if len(c["prompt_ids"]) < 900]
-    prompts = [{"prompt_token_ids": c["prompt_ids"] + [i for i, _ in c["greedy"]]} for c in cases]
+    prompts: list[Prompt] = [
+        {"prompt_token_ids": c["prompt_ids"] + [i for i, _ in c["greedy"]]} for c in cases
+    ]
     outputs = llm.generate(prompts, greedy(0, prompt_logprobs=0))
     distances = []
     for case, output in zip(cases, outputs, strict=True):
@@ -123,4 +126,4 @@ def test_saved_prefixes(llm: LLM, tmp_path: Path) -> None:
     saved = llm.save_prefix_cache(path)
     stream.close()
     assert saved.num_pages > 0 and path.stat().st_size == saved.num_bytes
-    assert llm.load_prefix_cache(path).num_pages >= 0
+    assert llm.load_prefix_cache(path).num_saved == saved.num_pages

@@ -205,7 +205,7 @@ def test_kv_tokens() -> None:
 
 def test_engine_config() -> None:
     def config(**options: Any) -> EngineConfig:
-        return EngineConfig(**{"context_length": 32, "num_threads": 1} | options)
+        return EngineConfig(**{"context_length": 32, "num_threads": 1, **options})
 
     assert config(context_length=33).num_pages == 2
     assert config().num_pages == 2 and config().max_sequence_length == 32

@@ -18,7 +18,7 @@ Tiny = Callable[..., Path]
 
 
 def identity(path: Path, **options: Any) -> ModelIdentity:
-    config = EngineConfig(**{"context_length": 64, "num_threads": 1} | options)
+    config = EngineConfig(**{"context_length": 64, "num_threads": 1, **options})
     with GGUFFile.open(path) as gguf:
         return identify(Weights.open(gguf), config)
 

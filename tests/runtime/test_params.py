@@ -58,7 +58,8 @@ def test_several_answers() -> None:
     assert not SamplingParams(n=2, best_of=2).wants_logprobs
     with pytest.raises(InvalidParameterError, match="best_of=1: .*at least the n=2"):
         SamplingParams(n=2, best_of=1)
-    for bad in ({"n": 0}, {"n": 129}, {"best_of": 129}):
+    wrong: list[dict[str, Any]] = [{"n": 0}, {"n": 129}, {"best_of": 129}]
+    for bad in wrong:
         with pytest.raises(InvalidParameterError):
             SamplingParams(**bad)
 

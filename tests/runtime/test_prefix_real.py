@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -124,7 +125,10 @@ def test_a_file_of_other_settings_is_refused(models: Callable[[str], Path], tmp_
         ids = encode(llm, TEXT, first=True)
         ask(llm, ids)
         assert llm.save_prefix_cache(file).num_pages == -(-(len(ids) + 7) // 32)
-    for options in ({"deterministic": True}, {"cache_type": "q8_0"}, {"activations": "float32"}):
+    others: list[dict[str, Any]] = [
+        {"deterministic": True}, {"cache_type": "q8_0"}, {"activations": "float32"}
+    ]  # fmt: skip
+    for options in others:
         with LLM(models("smollm2"), context_length=512, **options) as llm:
             with pytest.raises(PrefixFileError, match="saved prefixes of .* other settings"):
                 llm.load_prefix_cache(file)

@@ -60,7 +60,9 @@ def decode_run(budget: StepBudget, machine: Machine, *, decode: int, count: int 
 def test_a_step_takes_about_twice_the_time(
     machine: Machine, alone_first: bool, decode: int
 ) -> None:
-    budget, seconds = StepBudget(512), [0.0]
+    budget = StepBudget(512)
+    steps: list[tuple[int, float]] = []
+    seconds: list[float] = []
     if alone_first:
         budget.observe(machine(0, 512, 512), num_decode=0, num_prefill=512, depth=512)
     decode_run(budget, machine, decode=decode)

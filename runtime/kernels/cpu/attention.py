@@ -1,6 +1,6 @@
 """Decode attention: one query position of a sequence against its pages, a KV head a piece of work.
 
-Long contexts are split into pieces of SPLIT_PAGES pages, whose partial results (maximum, sum,
+Long contexts are split into pieces of SPLIT positions, whose partial results (maximum, sum,
 weighted values) the combine op merges as the online softmax does (Milakov & Gimelshein, 2018, arXiv
 1805.02867). What is added in which order depends on a sequence's length alone: not on the thread
 count, and not on who else is in the step.
@@ -27,13 +27,12 @@ from ....quant.cpu.simd import (
     zero_f32x16,
 )
 from ....quant.cpu.threads import atomic_add
-from ..records import ATTENTION, MAX_GROUP, PAGE, SPLIT_PAGES, STEP
+from ..records import ATTENTION, MAX_GROUP, PAGE, SPLIT, STEP
 from .kv_type import QUERY_STRIDE, WEIGHT_STRIDE, KvType
 from .kv_types import KV_TYPES
 
 _LOW = np.float32(-1e30)
-_SPAN = PAGE * SPLIT_PAGES  # positions of a split
-assert 4 * _SPAN < WEIGHT_STRIDE
+assert 4 * SPLIT < WEIGHT_STRIDE
 
 
 @inline
@@ -90,7 +89,7 @@ def _make(group: int, kv: KvType) -> Any:
         longest = 0
         for t in range(tokens):
             longest = max(longest, load_i64(load_i64(step + STEP.positions) + 8 * t))
-        used = longest // _SPAN + 1
+        used = longest // SPLIT + 1
         # A split of a token is `each` pieces of work. Item numbers only grow, so a thread finds its
         # next one by going on from its last, past the splits that shorter sequences don't have.
         # Split by split: the full ones come first.
@@ -107,8 +106,8 @@ def _make(group: int, kv: KvType) -> Any:
                         return 0
                 position = load_i64(load_i64(step + STEP.positions) + 8 * t)
                 start = max(0, position - window + 1) if window > 0 else 0
-                low = max(start, split * _SPAN)
-                high = min(position + 1, (split + 1) * _SPAN)
+                low = max(start, split * SPLIT)
+                high = min(position + 1, (split + 1) * SPLIT)
                 if low < high:
                     found += 1
             rest = item % each

@@ -20,12 +20,11 @@ from ....quant.cpu.simd import (
     zero_f32x16,
 )
 from ....quant.cpu.threads import atomic_add
-from ..records import COMBINE, PAGE, SPLIT_PAGES, STEP
+from ..records import COMBINE, SPLIT, STEP
 from .lanes import transpose_block
 from .quantize import put_row
 
 _LOW = np.float32(-1e30)
-_SPAN = PAGE * SPLIT_PAGES
 
 
 @inline
@@ -33,8 +32,8 @@ def _merge(op, t, position, start, end, out):
     """Columns start..end of token t, whose position is given, to address out."""
     dim, heads = load_i64(op + COMBINE.head_dim), load_i64(op + COMBINE.num_heads)
     window, stride = load_i64(op + COMBINE.window), load_i64(op + COMBINE.split_stride)
-    first = max(0, position - window + 1) // _SPAN if window > 0 else 0
-    last = position // _SPAN + 1
+    first = max(0, position - window + 1) // SPLIT if window > 0 else 0
+    last = position // SPLIT + 1
     for i in range(start, end, 16):
         partial = load_i64(op + COMBINE.partial) + (t * heads + i // dim) * (dim + 16) * 4
         top = _LOW

@@ -23,11 +23,11 @@ from ....quant.cpu.threads import (
 )
 from ..records import JOB_STEP, OP, RECORD_BYTES, STEP
 
-# A barrier takes about 75 ns when all are there. After _LONG pauses (about 25 ns each) somebody else
-# must be running on a core that we wait for, perhaps ours. Who gives its core away then does not
-# get it back before a time slice is over, and makes the others wait in turn: so it is given away
-# only after _SPINS, between some more looks, then by sleeping. If threads often wait long, fewer
-# take part (runtime/crowding.py).
+# A barrier takes about 75 ns when all are there. After _LONG pauses (about 25 ns each) somebody
+# else must be running on a core that we wait for, perhaps ours. Who gives its core away then does
+# not get it back before a time slice is over, and makes the others wait in turn: so it is given
+# away only after _SPINS, between some more looks, then by sleeping. If threads often wait long,
+# fewer take part (runtime/crowding.py).
 _LONG, _SPINS, _YIELDS = 4000, 40000, 4
 # How long an idle thread looks for the next step before it sleeps: about 50 us.
 _IDLE_SPINS = 2000

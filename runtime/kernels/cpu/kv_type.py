@@ -10,8 +10,9 @@ from typing import Any
 from llvmlite import ir
 from numba.core import types
 
+from ....quant.cpu.prefetch import prefetch as ask_for
 from ....quant.cpu.simd import make
-from ....quant.cpu.vector import F32, I32, I64, Builder, Registers, declare, pointer, splat, vec
+from ....quant.cpu.vector import F32, I64, Builder, Registers, declare, pointer, splat, vec
 
 # Bytes from one query head to the next: of queries, and of a split's weights. A constant, so that
 # addresses need no arithmetic; not a power of two, which would put all heads into few cache sets.
@@ -91,10 +92,4 @@ def multiply_add(b: Builder, acc: Any, group: int, xs: list[Any], at: Any, strid
     return acc
 
 
-def _prefetch_code(b: Builder, sig: Any, args: Any) -> Any:
-    function = declare(b, "llvm.prefetch.p0", ir.VoidType(), [ir.PointerType(), I32, I32, I32])
-    b.call(function, [pointer(b, args[0]), *(ir.Constant(I32, v) for v in (0, 3, 1))])
-    return I64(0)
-
-
-prefetch = make("prefetch", 1, lambda a: _int(_int), _prefetch_code)
+prefetch = ask_for(1)
