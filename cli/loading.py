@@ -59,7 +59,7 @@ def prompt_cache(llm: "LLM", file: Path | None) -> Iterator[None]:
     if file is None:
         yield
         return
-    if file.exists():
+    if file.exists() and file.stat().st_size:  # mktemp makes an empty one
         found = llm.load_prefix_cache(file)
         if found.num_pages < found.num_saved:
             note(

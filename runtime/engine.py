@@ -34,6 +34,7 @@ class _Mailbox:
         self.tasks: deque[Callable[[], None]] = deque()
         self.busy = False  # the core has something to do; only the engine's thread sets it
         self.closed = False
+        self.failure: BaseException | None = None  # what ended the thread, if not close()
 
     def wait_for_work(self) -> bool:
         """Park until there is something to do; False when closed."""
@@ -89,7 +90,7 @@ class Engine:
         self, entries: Sequence[Request | RequestOutput], *, lone: bool = True
     ) -> RequestStream:
         """Run requests at once. Outputs among them take part in the stream only."""
-        self._check_process()
+        self.check_process()
         requests = [entry for entry in entries if isinstance(entry, Request)]
         mailbox, now = self._mailbox, self.core.clock()
         with mailbox.condition:
@@ -106,7 +107,7 @@ class Engine:
 
     def run_between_steps(self, work: Callable[[], _T]) -> _T:
         """Call something while no step runs, in the engine's thread; return what it returns."""
-        self._check_process()
+        self.check_process()
         if threading.current_thread() is self._thread:
             return work()
         future: Future[_T] = Future()
@@ -143,6 +144,14 @@ class Engine:
         if threading.current_thread() is self._thread:
             raise LlambaError("a step listener can't wait for an answer: the engine waits for it")
 
+    def check_process(self) -> None:
+        """Raise LlambaError in a forked process, where locks may be held for ever: comes first."""
+        if os.getpid() != self._process_id:  # fork copies no threads: the engine never answers
+            raise LlambaError(
+                f"this LLM belongs to process {self._process_id} and can't be used in a forked one "
+                f"({os.getpid()}): make an LLM there, or start processes with 'spawn'"
+            )
+
     def close(self, timeout_s: float | None = None) -> None:
         """Cancel everything and end the thread, after the step under way; may be repeated."""
         if os.getpid() != self._process_id:
@@ -153,15 +162,13 @@ class Engine:
             thread.join(timeout_s)
 
     # -- inside -----------------------------------------------------------------------------------
-    def _check_process(self) -> None:
-        """Before any lock is taken, which somebody may have held at the fork."""
-        if os.getpid() != self._process_id:  # fork copies no threads: the engine never answers
-            raise LlambaError(
-                f"this LLM belongs to process {self._process_id} and can't be used in a forked one "
-                f"({os.getpid()}): make an LLM there, or start processes with 'spawn'"
-            )
-
     def _check_open(self) -> None:
+        failure = self._mailbox.failure
+        if failure is not None:
+            raise LlambaError(
+                f"the engine has stopped after an unexpected {type(failure).__name__}: {failure}; "
+                "make a new LLM"
+            ) from failure
         if self._mailbox.closed:
             raise LlambaError("the model was closed")
 
@@ -215,7 +222,8 @@ class Engine:
         core, mailbox = self.core, self._mailbox
         while mailbox.requests:
             core.submit(mailbox.requests.popleft())
-        core.end_all()
+        failure = mailbox.failure
+        core.end_all(failure if isinstance(failure, Exception) else None)
         while mailbox.tasks:
             mailbox.tasks.popleft()()  # each keeps its own errors
 
@@ -231,8 +239,9 @@ def _serve(mailbox: _Mailbox, reference: "weakref.ref[Engine]") -> None:
             return
         try:
             engine._turn()
-        except BaseException:
+        except BaseException as error:
             logger.exception("the engine's thread failed: it ends, and so does every request")
+            mailbox.failure = error
             mailbox.close()
         del engine
     engine = reference()

@@ -380,6 +380,7 @@ class LLM:
         timeout_s: float | None,
     ) -> list[RequestOutput] | RequestStream:
         """Build all requests, then submit them together."""
+        self.engine.check_process()  # the tokenizer and the template have locks, too
         self._builder.check_params(params, priority=priority, timeout_s=timeout_s)
         entries: list[Request | RequestOutput] = []
         for prompt, each in zip(prompts, params, strict=True):

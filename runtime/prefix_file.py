@@ -161,6 +161,8 @@ def check_target(path: str | Path) -> None:
     if not os.access(target.parent, os.W_OK | os.X_OK):
         why = "can't be written" if target.parent.is_dir() else "does not exist"
         raise PrefixFileError(f"{path}: the folder {target.parent} {why}; choose another place")
+    if target.exists() and not os.access(target, os.W_OK):
+        raise PrefixFileError(f"{path}: write-protected; choose another name")
 
 
 def restore(

@@ -4,6 +4,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from ..errors import LlambaError
 from .outputs import RequestOutput
 from .request import Request
 
@@ -91,7 +92,7 @@ class RequestStream(Iterator[RequestOutput], AsyncIterator[RequestOutput]):
 
         What was read before is in it as well. Of a stream that was closed: what there is.
         """
-        return self.results()[-1]
+        return _last(self.results())
 
     def results(self, on_end: Callable[[], None] | None = None) -> list[RequestOutput]:
         """Wait for the end of all; complete outputs in order. `on_end` is called for each entry."""
@@ -116,7 +117,7 @@ class RequestStream(Iterator[RequestOutput], AsyncIterator[RequestOutput]):
         except BaseException:
             self.close()
             raise
-        return [self._final(entry) for entry in self._entries][-1]
+        return _last([self._final(entry) for entry in self._entries])
 
     # -- ends -------------------------------------------------------------------------------------
     def close(self) -> None:
@@ -212,3 +213,9 @@ def _open(gate: "asyncio.Future[None]") -> None:
 def _only_end(request: Request) -> bool:
     """Which of its answers are the best is known at the end, so nothing is shown before."""
     return len(request.completions) > request.params.n
+
+
+def _last(outputs: list[RequestOutput]) -> RequestOutput:
+    if not outputs:
+        raise LlambaError("a stream of no prompts has no result")
+    return outputs[-1]

@@ -9,6 +9,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -169,9 +170,16 @@ def test_timeouts(fakes: SimpleNamespace, engine: Engine, program: Any) -> None:
 
 @pytest.mark.parametrize("wait", [next, lambda stream: stream.result()])
 def test_an_interrupted_caller_cancels_its_requests(
-    fakes: SimpleNamespace, engine: Engine, program: Any, wait: Callable[[Any], object]
+    fakes: SimpleNamespace,
+    engine: Engine,
+    program: Any,
+    request: pytest.FixtureRequest,
+    wait: Callable[[Any], object],
 ) -> None:
     """KeyboardInterrupt comes to whoever waits in the main thread, not to the engine."""
+    # What a shell starts in the background inherits an ignored SIGINT.
+    request.addfinalizer(partial(signal.signal, signal.SIGINT, signal.getsignal(signal.SIGINT)))
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     gate = threading.Event()
     program.before = lambda _: gate.wait(DEADLINE_S)
     stream = engine.submit(fakes.request("hello", max_tokens=200))
@@ -213,6 +221,25 @@ def test_wrong_books_do_not_stop_the_thread(
             engine.submit(fakes.request("hello", max_tokens=3)).result()
     output = engine.submit(fakes.request("hello", max_tokens=3)).result()
     assert output.outputs == fakes.alone("hello", max_tokens=3).outputs
+
+
+def test_a_fault_that_ends_the_thread_is_told(
+    fakes: SimpleNamespace, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever waits gets it, and whoever comes later is told what it was."""
+    monkeypatch.setattr(engine.core, "step", lambda: 1 / 0)
+    monkeypatch.setattr(engine.core, "reset", lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        engine.submit(fakes.request("hello")).result()
+    with pytest.raises(LlambaError, match="ZeroDivisionError: division by zero; make a new LLM"):
+        engine.submit(fakes.request("hello"))
+
+
+def test_a_stream_of_nothing(engine: Engine) -> None:
+    stream = engine.submit_all([])
+    assert list(stream) == []
+    with pytest.raises(LlambaError, match="no prompts"):
+        stream.result()
 
 
 def test_eight_threads_cancel_and_resend(

@@ -318,11 +318,16 @@ def test_close(llm: LLM, loaded: SimpleNamespace, tmp_path: Path) -> None:
             use(tmp_path / "prefixes")
 
 
-def test_a_forked_process_is_told(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forked_process_is_told(
+    llm: LLM, loaded: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(os, "getpid", lambda: -1)
     for stream in (False, True):
         with pytest.raises(LlambaError, match="spawn"):
             llm.generate("hello", stream=stream)
+    monkeypatch.setattr(loaded.chat_template, "encode", None)  # its lock may be held: not asked
+    with pytest.raises(LlambaError, match="spawn"):
+        llm.chat([{"role": "user", "content": "hello"}])
     with pytest.raises(LlambaError, match="spawn"):
         llm.engine.run_between_steps(lambda: None)  # as saving and loading prefixes do
     llm.close()  # does nothing there: the threads and their memory are the parent's
