@@ -115,7 +115,7 @@ def command(
     output = "json" if as_json else output
     others: dict[str, Any] = {"-p": n_prompt, "-n": n_gen, "-npl": n_parallel, "-pg": pairs}
     others |= {"-d": n_depth, "-r": repetitions, "-ub": ubatch_size}
-    if min(threads or [1]) < 1:
+    if threads and min(threads) < 1:
         raise InvalidParameterError(f"-t {min(threads)}: must be at least 1")
     if concurrency.wanted(load, others):
         concurrency.bench(models, threads, activations, output, not no_warmup, load)
@@ -126,7 +126,7 @@ def command(
     tests = _tests(n_prompt, n_gen, n_parallel, [_pair(pair) for pair in pairs], n_depth or [0])
     if not tests:
         raise InvalidParameterError("nothing to measure: give -p or -n a number above 0")
-    if min(n_parallel or [1]) < 1:
+    if n_parallel and min(n_parallel) < 1:
         raise InvalidParameterError(f"-npl {min(n_parallel)}: must be at least 1")
     for name, value in (("-r", min(repetitions)), ("-ub", ubatch_size)):
         if value < 1:
