@@ -16,7 +16,8 @@ import pytest
 from llamba.cli import loading, prompt
 from llamba.cli.main import cli
 from llamba.runtime.config import EngineConfig
-from llamba.runtime.request import CompletionOutput, RequestMetrics, RequestOutput, SamplingParams
+from llamba.runtime.outputs import CompletionOutput, RequestMetrics
+from llamba.runtime.request import RequestOutput, SamplingParams
 
 NAMES = ["smollm2", "qwen2.5-coder-0.5b"]
 

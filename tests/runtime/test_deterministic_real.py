@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from llamba import LLM, SamplingParams
+from llamba.runtime.prompts import Prompt
 
 pytestmark = [pytest.mark.kernels, pytest.mark.model("smollm2")]
 
@@ -18,11 +19,12 @@ TEXT = (
 )
 
 
-def requests(llm: LLM) -> tuple[list[dict[str, list[int]]], list[SamplingParams]]:
+def requests(llm: LLM) -> tuple[list[Prompt], list[SamplingParams]]:
     """Prompts of 3 to 190 tokens, some of which begin alike; greedy and seeded ones."""
     rng = np.random.default_rng(5)
     ids = llm.tokenizer.encode(TEXT * 3, add_special=False)
-    prompts, params = [], []
+    prompts: list[Prompt] = []
+    params: list[SamplingParams] = []
     for i in range(64):
         start = 0 if i % 3 == 0 else int(rng.integers(0, 40))
         length = int(rng.integers(120, 190)) if i % 16 == 5 else int(rng.integers(3, 50))

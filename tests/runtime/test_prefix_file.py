@@ -5,6 +5,7 @@ import hashlib
 import os
 import random
 import struct
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -220,7 +221,7 @@ def test_a_full_disk(pool: Pool, saved: Path, monkeypatch: pytest.MonkeyPatch) -
         temporary.symlink_to("/dev/full")
         return os.open(temporary, os.O_WRONLY), str(temporary)
 
-    monkeypatch.setattr(prefix_file.tempfile, "mkstemp", mkstemp)
+    monkeypatch.setattr(tempfile, "mkstemp", mkstemp)
     with pytest.raises(PrefixFileError, match="disk is full"):
         save(saved, pool, pool, MODEL)
     assert saved.read_bytes() == before and os.listdir(saved.parent) == ["prefixes"]
