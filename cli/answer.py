@@ -127,9 +127,12 @@ def stats_line(answer: Answer) -> str:
     t = answer.timings
     if not t:
         return "nothing was run"
-    cached = f" ({t['cache_n']:.0f} cached)" if t["cache_n"] else ""
+    if t["cache_n"]:  # what little was run says nothing about speed
+        prompt = f" ({t['cache_n']:.0f} cached)"
+    else:
+        prompt = f", {t['prompt_per_second']:.0f} tok/s"
     return (
-        f"prompt {answer.num_prompt_tokens} tokens{cached}, {t['prompt_per_second']:.0f} tok/s; "
+        f"prompt {answer.num_prompt_tokens} tokens{prompt}; "
         f"first {t['ttft_ms'] / 1e3:.2f} s; "
         f"answer {t['predicted_n']:.0f} tokens, {t['predicted_per_second']:.1f} tok/s"
     )

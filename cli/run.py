@@ -103,7 +103,10 @@ def command(
         full = answer.num_prompt_tokens + len(answer.token_ids) >= limit
         if answer.finish_reason == "length" and full:
             flag = "-c" if limit == llm.context_length else "--kv-tokens"
-            note(f"the answer was cut: the context of {limit} tokens is full ({flag})")
+            note(
+                f"the answer was cut: the context of {limit} tokens is full ({flag} makes it "
+                "longer, -n limits answers)"
+            )
     if answer.finish_reason == "abort":
         raise SystemExit(INTERRUPTED)
 
