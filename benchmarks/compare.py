@@ -7,14 +7,13 @@ once, in an order that rotates. README.md in this folder says what the figures m
 """
 
 import argparse
-import json
 import statistics
 import sys
 from pathlib import Path
 from typing import Any
 
-from contenders import CONTENDERS, named, rotated, started
-from report import heading, ratios, show_heading, show_noise, show_ratios, speeds
+from contenders import CONTENDERS, rotated, started
+from report import ratios, report_on_models, show_heading, show_noise, show_ratios, speeds
 
 TESTS = (("prompt", "pp"), ("gen", "tg"))
 
@@ -105,24 +104,5 @@ def parse() -> argparse.Namespace:
     return options
 
 
-def main() -> None:
-    """Measure every model, print the tables, write the JSON."""
-    options = parse()
-    if options.show:
-        show(json.loads(options.show.read_text()))
-        return
-    names = named(options.contenders)
-    for model in options.models:
-        if not model.is_file():
-            raise SystemExit(f"{model} is not a file")
-    report = {
-        **heading(options.threads, options.rounds),
-        "models": [compare(model.resolve(), names, options) for model in options.models],
-    }
-    show(report)
-    if options.json:
-        options.json.write_text(json.dumps(report, indent=1) + "\n")
-
-
 if __name__ == "__main__":
-    main()
+    report_on_models(parse(), compare, show)

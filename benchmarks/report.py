@@ -1,5 +1,6 @@
 """What the side-by-side scripts have in common: medians, ratios, and what they were taken on."""
 
+import argparse
 import contextlib
 import datetime
 import importlib.metadata
@@ -8,10 +9,12 @@ import os
 import platform
 import statistics
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from contenders import named
 
 HERE = Path(__file__).resolve().parent
 
@@ -157,3 +160,25 @@ def version(name: str) -> str:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return "?"
+
+
+def report_on_models(
+    options: argparse.Namespace,
+    compare: Callable[[Path, list[str], argparse.Namespace], dict[str, Any]],
+    show: Callable[[dict[str, Any]], None],
+) -> None:
+    """Measure every model, print the tables, write the JSON; or show an earlier report."""
+    if options.show:
+        show(json.loads(options.show.read_text()))
+        return
+    names = named(options.contenders)
+    for model in options.models:
+        if not model.is_file():
+            raise SystemExit(f"{model} is not a file")
+    report = {
+        **heading(options.threads, options.rounds),
+        "models": [compare(model.resolve(), names, options) for model in options.models],
+    }
+    show(report)
+    if options.json:
+        options.json.write_text(json.dumps(report, indent=1) + "\n")

@@ -2,7 +2,7 @@
 
 Threads that meet at a barrier after each op go as slowly as the slowest: one that has to share its
 core holds all of them up for whole time slices. Then fewer threads, each with a core for itself,
-are faster: with one of two cores busy, one thread keeps 57 to 70 % of the decode rate of two, both
+are faster: with one of two cores busy, one thread keeps 48 to 70 % of the decode rate of two, both
 together keep 40 to 50 %.
 """
 
