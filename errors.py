@@ -9,9 +9,11 @@ LlambaError
 ├── RequestError             something about what was asked
 │   ├── InvalidParameterError  a sampling or engine parameter out of its range
 │   ├── ContextLengthError     more tokens than the context holds
+│   ├── ConstraintError        a schema or grammar that can't be enforced on the answer
 │   └── ChatTemplateError      the template is invalid or refused these messages
 ├── PrefixFileError          a saved prefix cache is unusable, or could not be written
 └── ResourceError            the machine does not have what is needed (memory, threads, device)
+    ├── OverloadedError        too many requests wait already, or the server is about to stop
     └── KernelError            a kernel could not be compiled or loaded for this CPU
 """
 
@@ -68,6 +70,10 @@ class ContextLengthError(RequestError):
     """The prompt and what is to be generated need more tokens than the context holds."""
 
 
+class ConstraintError(RequestError):
+    """A schema or grammar is invalid, or of a kind that can't be enforced: never ignored."""
+
+
 class ChatTemplateError(RequestError):
     """The chat template is invalid, too expensive, or refused these messages."""
 
@@ -82,6 +88,10 @@ class ResourceError(LlambaError):
     """The machine does not have what is needed."""
 
     exit_code = 7
+
+
+class OverloadedError(ResourceError):
+    """Too many requests wait already, or the server is about to stop: try again later."""
 
 
 class KernelError(ResourceError):

@@ -38,11 +38,13 @@ def find_abilities(source: str, render: Callable[[list[dict[str, Any]]], str]) -
         call = {"id": "call00001", "type": "function", "function": function}
         assistant = {"role": "assistant", "content": "", "tool_calls": [call]}
         user = {"role": "user", "content": "x"}
-        return attempt([user, assistant, user])
+        result = {"role": "tool", "tool_call_id": "call00001", "content": "x"}
+        # Some templates insist on the user's next turn, some on the call's result.
+        return attempt([user, assistant, user]) or attempt([user, assistant, result])
 
     # A template that shows parts mentions their type or text, unless it prints the list raw.
     parts = ("type" in source or "text" in source) and shown([{"type": "text", "text": _NEEDLE}])
-    objects = called({_NEEDLE: "x"}) if "arguments" in source else ""
+    objects = called({_NEEDLE: "x"}) if "arguments" in source or "tool_calls" in source else ""
     return Abilities(
         parts=parts,
         only_parts=parts and not shown(_NEEDLE),
@@ -62,7 +64,25 @@ def check_messages(messages: Any) -> list[dict[str, Any]]:
             raise ChatTemplateError(
                 f"messages[{i}] must be an object with a 'role', got {str(message)[:60]!r}"
             )
-    return [dict(message) for message in messages]
+    return [_modern(dict(message)) for message in messages]
+
+
+def _modern(message: dict[str, Any]) -> dict[str, Any]:
+    """A message in today's terms: calls of functions were once no list of tool calls."""
+    if message["role"] == "function":
+        message["role"] = "tool"
+    call = message.pop("function_call", None) if message["role"] == "assistant" else None
+    if isinstance(call, Mapping) and not message.get("tool_calls"):
+        message["tool_calls"] = [{"type": "function", "function": dict(call)}]
+    return message
+
+
+def text_of(content: Any, index: int) -> str:
+    """The text of a message's content: null, a string, or text parts joined by newlines.
+
+    ChatTemplateError names message `index` if it is anything else.
+    """
+    return "\n".join(_texts(content, index))
 
 
 def normalize(
@@ -74,16 +94,16 @@ def normalize(
 ) -> list[dict[str, Any]]:
     """The messages as the template wants them.
 
-    Absent or null content becomes "" (PAINS P56); text parts are joined by newlines where the
-    template wants strings, other parts are refused (P26); tool arguments become objects where it
-    wants objects. developer_as_system and merge_roles (neighbours of one role become one message)
-    change the conversation itself.
+    Absent or null content becomes "" (PAINS P56), an empty list of calls none; text parts are
+    joined by newlines where the template wants strings, other parts are refused (P26); tool
+    arguments become objects where it wants objects. developer_as_system and merge_roles
+    (neighbours of one role become one message) change the conversation itself.
     """
     out: list[dict[str, Any]] = []
     for i, message in enumerate(messages):
         message["content"] = _content(message.get("content"), i, abilities)
-        if message.get("tool_calls") is None:
-            message.pop("tool_calls", None)
+        if message.get("tool_calls") in (None, [], ()):
+            message.pop("tool_calls", None)  # templates take an empty list for calls
         else:
             message["tool_calls"] = _tool_calls(message["tool_calls"], i, abilities)
         if developer_as_system and message["role"] == "developer":
@@ -106,6 +126,16 @@ def _content(content: Any, index: int, abilities: Callable[[], Abilities]) -> An
         content = ""
     if isinstance(content, str):
         return [{"type": "text", "text": content}] if abilities().only_parts else content
+    texts = _texts(content, index)
+    if abilities().parts:
+        return [{"type": "text", "text": text} for text in texts]
+    return "\n".join(texts)
+
+
+def _texts(content: Any, index: int) -> list[str]:
+    """The texts that a content consists of."""
+    if content is None or isinstance(content, str):
+        return [content or ""]
     if not isinstance(content, Sequence) or isinstance(content, bytes):
         raise ChatTemplateError(
             f"messages[{index}].content must be a text or a list of parts, "
@@ -125,9 +155,7 @@ def _content(content: Any, index: int, abilities: Callable[[], Abilities]) -> An
         if not isinstance(part.get("text"), str):
             raise ChatTemplateError(f"messages[{index}].content[{j}] has no 'text'")
         texts.append(part["text"])
-    if abilities().parts:
-        return [{"type": "text", "text": text} for text in texts]
-    return "\n".join(texts)
+    return texts
 
 
 def _tool_calls(calls: Any, index: int, abilities: Callable[[], Abilities]) -> list[Any]:

@@ -2,7 +2,7 @@
 
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Protocol, Self
 
@@ -145,9 +145,15 @@ class Tokenizer:
         pieces = self._piece if not skip_special else self.token_bytes
         return b"".join([pieces(int(token_id)) for token_id in ids]).decode("utf-8", "replace")
 
-    def stream(self, *, skip_special: bool = True) -> StreamDecoder:
-        """A decoder for ids that arrive one at a time."""
-        return StreamDecoder(self.token_bytes if skip_special else self._piece)
+    def stream(self, *, skip_special: bool = True, show: Collection[int] = ()) -> StreamDecoder:
+        """A decoder for ids that arrive one at a time.
+
+        skip_special: leave control tokens out, except those in `show`.
+        """
+        if not skip_special:
+            return StreamDecoder(self._piece)
+        shown = frozenset(show)
+        return StreamDecoder(lambda i: self._piece(i) if i in shown else self.token_bytes(i))
 
     @property
     def longest_token(self) -> int:
