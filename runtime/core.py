@@ -5,12 +5,12 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .batch import Batch, Logits, Segment
+from .batch import Batch, Logits, Runs, Segment
 from .outputs import FinishReason, Logprob
 from .pages import PagePool
 from .request import Completion, Request
@@ -23,22 +23,6 @@ if TYPE_CHECKING:
     from ..models.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
-
-
-class Runs(Protocol):
-    """What the engine needs of a Program; tests put 20 lines in its place."""
-
-    num_pages: int
-    max_tokens: int
-    max_logits: int
-
-    def run(self, batch: Batch) -> NDArray[np.float32]:
-        """Logits, float32 (rows, vocab_size), a view valid until the next run."""
-        ...
-
-    def copy_page(self, source: int, target: int) -> None:
-        """Copy one page's K and V of all layers."""
-        ...
 
 
 class EngineCore:
@@ -85,7 +69,8 @@ class EngineCore:
         request.submitted_at = request.submitted_at or self.clock()
         try:
             for completion in request.completions:
-                if not self._prefix_cache:  # only its own answers share pages
+                # Otherwise only its own answers share pages.
+                if not (self._prefix_cache and request.cache_prompt):
                     completion.sequence.namespace = request.completions[0].sequence.sequence_id + 1
                 self.scheduler.add(completion.sequence)
                 self._live[completion.sequence.sequence_id] = completion
@@ -200,7 +185,7 @@ class EngineCore:
         num_decode, num_prefill = self._count(schedule, started)
         self._num_decoding = row = depth = 0
         changed: dict[str, Request] = {}
-        for chunk in schedule.chunks:
+        for number, chunk in enumerate(schedule.chunks):
             rows = logits[row : row + _num_rows(chunk)]
             row += len(rows)
             depth = max(depth, chunk.start + chunk.num_tokens) if chunk.num_tokens > 1 else depth
@@ -209,6 +194,8 @@ class EngineCore:
                 continue  # ended meanwhile, or asked to end: the next step does it
             request = completion.request
             try:
+                if chunk.logits is Logits.HIDDEN:
+                    self._pool(request, chunk, number)
                 if self._take(completion, chunk, rows):
                     changed[request.request_id] = request
             except Exception as error:
@@ -251,7 +238,9 @@ class EngineCore:
             return False
         if request.max_new_tokens == 0:
             with request.lock:
-                self._finish(completion, "length")
+                if request.pooler is not None:
+                    request.embedding = request.pooler.result()
+                self._finish(completion, "length" if request.pooler is None else "stop")
             return True
         logits, params = rows[-1], request.params
         token_id = completion.sampler.sample(logits)
@@ -275,6 +264,13 @@ class EngineCore:
             else:  # what it held is free before anybody sees that it ended
                 self._finish(completion, reason)
         return True
+
+    def _pool(self, request: Request, chunk: Chunk, segment: int) -> None:
+        """Add the hidden states of a chunk, which was that segment of the batch."""
+        pooler = request.pooler
+        assert pooler is not None
+        wanted = pooler.wanted(chunk.start, chunk.num_tokens)
+        pooler.add(chunk.start, self.program.hidden_states(segment, wanted))
 
     def _score_prompt(self, request: Request, chunk: Chunk, rows: NDArray[np.float32]) -> None:
         """Log-probabilities of the prompt's tokens that follow those of this chunk."""

@@ -11,7 +11,8 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, TypeVar
 
 from ..errors import LlambaError, ResourceError
-from .core import EngineCore, Runs
+from .batch import Runs
+from .core import EngineCore
 from .outputs import RequestOutput
 from .request import Request
 from .stats import EngineStats, StepStats

@@ -11,6 +11,7 @@ from ..quant import jit
 from ..quant.target import target
 from .arena import Arena
 from .cache import KVCache
+from .hidden import HiddenStates
 from .kernels.records import MAX_ROWS, SPLIT_PAGES, STEP, TILE_ROWS
 from .lowering import Lowering
 from .program import LANES, Program
@@ -78,6 +79,7 @@ def build_program(
     }
     bodies = {limit: rows.body() for limit, rows in in_rows.items()}
     tails = {limit: rows.tail(hidden) for limit, rows in in_rows.items()}
+    hidden_in_lanes = 0
     if not deterministic:
         many = Lowering(
             *common,
@@ -86,7 +88,7 @@ def build_program(
             lanes=lanes,
             max_splits=splits,
         )
-        bodies[LANES] = many.body()
+        bodies[LANES], hidden_in_lanes = many.body(), many.hidden
         tails |= {-limit: rows.tail(many.hidden, lanes=True) for limit, rows in in_rows.items()}
     names = {op.kernel for ops in (*bodies.values(), *tails.values()) for op in ops}
     addresses = jit.load([_RUN, _WORK, *sorted(names)], progress=progress)
@@ -101,6 +103,13 @@ def build_program(
         team=Team(addresses[_RUN], addresses[_WORK], step, num_threads),
         num_lanes=lanes,
         logits=logits,
+        hidden=HiddenStates(
+            rows=hidden,
+            in_lanes=hidden_in_lanes,
+            num_lanes=lanes,
+            norm=weights.f32("output_norm.weight"),
+            eps=float(numbers.norm_eps),
+        ),
         max_tokens=max_tokens,
         scratch_bytes=_scratch_bytes(numbers, lanes),
     )

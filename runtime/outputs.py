@@ -3,6 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 FinishReason = Literal["stop", "length", "abort", "error"]
 
 
@@ -77,6 +80,8 @@ class RequestOutput:
     # One entry a prompt token, so far as they were computed: None for the first.
     prompt_logprobs: list[dict[int, Logprob] | None] | None = None
     error: Exception | None = None  # why it was not answered, when it was one of several prompts
+    # LLM.embed's result, float32 (dim,) or (dimensions,), when it is finished; else None.
+    embedding: NDArray[np.float32] | None = field(default=None, compare=False)
 
 
 def failed_output(

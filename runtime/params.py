@@ -8,6 +8,7 @@ from numbers import Integral, Real
 from typing import Any
 
 from ..errors import InvalidParameterError
+from .structured import StructuredOutputs
 
 # One canonical name a setting; these spellings of others are understood by `from_dict` only.
 ALIASES = {
@@ -20,7 +21,7 @@ ALIASES = {
 }
 
 # name -> (lowest, highest, what the numbers mean); the error message shows all three.
-_FLOATS: dict[str, tuple[float, float, str]] = {
+FLOATS: dict[str, tuple[float, float, str]] = {
     "temperature": (0.0, 100.0, "0 always takes the most likely token"),
     "top_p": (0.0, 1.0, "1 turns it off"),
     "min_p": (0.0, 1.0, "0 turns it off"),
@@ -35,7 +36,7 @@ _FLOATS: dict[str, tuple[float, float, str]] = {
     "dry_base": (1.0, 100.0, "llama.cpp's default is 1.75"),
 }
 _INT_MAX = 2**31 - 1
-_INTS: dict[str, tuple[int, int, str]] = {
+INTS: dict[str, tuple[int, int, str]] = {
     "top_k": (-1, _INT_MAX, "0 or -1 turns it off"),
     "min_keep": (0, _INT_MAX, "tokens that the filters must leave"),
     "repeat_last_n": (-1, _INT_MAX, "0 turns the penalties off, -1 looks at the whole context"),
@@ -83,9 +84,14 @@ class SamplingParams:
         best_of: answers to make, of which the n with the highest sum of log-probabilities are
             given, the best first; None: n. Of more than n a stream shows nothing before the end.
         skip_special_tokens: leave control tokens out of the text.
+        structured_outputs: the form that the answer must have, as a StructuredOutputs or a mapping
+            such as {"json": schema}, {"regex": "..."}, {"choice": [...]} or {"grammar": "..."}.
+        thinking_budget: tokens of thinking after which an answer is made to begin; None: no limit.
+            It applies to chats with models whose template marks thinking.
 
     Raises:
         InvalidParameterError: naming the field, its value and the allowed range.
+        ConstraintError: the schema in structured_outputs is no JSON.
 
     >>> SamplingParams(temperature=0.2, stop="\\n\\n").stop
     ('\\n\\n',)
@@ -124,6 +130,8 @@ class SamplingParams:
     n: int = 1
     best_of: int | None = None
     skip_special_tokens: bool = True
+    structured_outputs: StructuredOutputs | Mapping[str, Any] | None = None
+    thinking_budget: int | None = None
 
     def __post_init__(self) -> None:
         """Check every field, and bring the flexible ones to one shape (tuples)."""
@@ -131,9 +139,9 @@ class SamplingParams:
         def put(name: str, value: object) -> None:
             object.__setattr__(self, name, value)
 
-        for name, (low, high, meaning) in _FLOATS.items():
+        for name, (low, high, meaning) in FLOATS.items():
             put(name, _number(name, getattr(self, name), low, high, meaning))
-        for name, (low, high, meaning) in _INTS.items():
+        for name, (low, high, meaning) in INTS.items():
             put(name, _integer(name, getattr(self, name), low, high, meaning))
         for name in ("ignore_eos", "skip_special_tokens"):
             if not isinstance(getattr(self, name), bool):
@@ -156,6 +164,12 @@ class SamplingParams:
         put("dry_sequence_breakers", _strings("dry_sequence_breakers", self.dry_sequence_breakers))
         put("stop_token_ids", _token_ids("stop_token_ids", self.stop_token_ids))
         put("logit_bias", _logit_bias(self.logit_bias))
+        if self.structured_outputs is not None:
+            put("structured_outputs", StructuredOutputs.of(self.structured_outputs))
+        if self.thinking_budget is not None:
+            meaning = "None does not limit the thinking"
+            budget = _integer("thinking_budget", self.thinking_budget, 0, _INT_MAX, meaning)
+            put("thinking_budget", budget)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "SamplingParams":

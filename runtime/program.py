@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from .arena import Arena
 from .batch import PAGE_SIZE, Batch
 from .cache import KVCache
+from .hidden import HiddenStates
 from .kernels.records import RECORD_BYTES, STEP
 from .rope_table import RopeTables
 from .step import StepArrays
@@ -69,6 +70,7 @@ class Program:
         tails: from there to so many rows of logits at most, by that number; by its negative where
             the hidden state is in lanes.
         logits: float32 (most rows of a step, vocab_size): where the ops put the logits.
+        hidden: where the bodies put the last hidden state.
     """
 
     def __init__(
@@ -84,13 +86,15 @@ class Program:
         team: Team,
         num_lanes: int,
         logits: NDArray[np.float32],
+        hidden: HiddenStates,
         max_tokens: int,
         scratch_bytes: int,
     ) -> None:
         self.num_pages, self.max_tokens = cache.num_pages, max_tokens
         self.max_logits = len(logits)
         self._cache, self._arena, self._ropes, self._team = cache, arena, ropes, team
-        self._logits = logits
+        self._logits, self._hidden = logits, hidden
+        self._as_rows = True  # how the last step was laid out
         self._limits = sorted(limit for limit in bodies if limit != LANES)
         self._has_lanes = LANES in bodies
 
@@ -120,7 +124,7 @@ class Program:
         count = batch.num_tokens
         assert 0 < count <= self.max_tokens, f"{count} tokens in a step of {self.max_tokens}"
         tables = self._check(batch)  # some may be copies, which must live as long as the step
-        as_rows = self._in_rows(batch, count)
+        as_rows = self._as_rows = self._in_rows(batch, count)
         fill = self._arrays.fill_rows if as_rows else self._arrays.fill_lanes
         num_outputs = fill(batch, [table.ctypes.data for table in tables])
         self._run(self._bodies[self._limit(count) if as_rows else LANES])
@@ -128,6 +132,17 @@ class Program:
             limit = self._limit(num_outputs)
             self._run(self._tails[limit if as_rows else -limit])
         return self._logits[:num_outputs]
+
+    def hidden_states(self, segment: int, tokens: slice = slice(None)) -> NDArray[np.float32]:
+        """What the last run left of a segment of its batch whose `logits` was HIDDEN.
+
+        Returns:
+            float32 (of its tokens those that `tokens` selects, dim): the last hidden states after
+            the output norm; a copy.
+        """
+        assert self._bodies, "the program was closed"
+        slots = self._arrays.hidden_slots[segment][tokens]
+        return self._hidden.read(slots, lanes=not self._as_rows)
 
     def _in_rows(self, batch: Batch, count: int) -> bool:
         """Whether a step is laid out in rows: few tokens, or single ones of many sequences."""

@@ -33,6 +33,7 @@ class GenerateOptions(TypedDict, total=False):
     sampling_params: Params
     priority: int
     timeout_s: float | None
+    cache_prompt: bool
     progress_bar: bool | None
 
 

@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -12,12 +12,14 @@ from numpy.typing import NDArray
 from .outputs import CompletionOutput, FinishReason, Logprob, RequestMetrics
 from .outputs import RequestOutput as RequestOutput
 from .params import SamplingParams as SamplingParams
+from .pooling import Pooler, Pooling
 from .sampler import Sampler
 from .sequence import Sequence
 from .stop import TextAssembler
 
 if TYPE_CHECKING:
     from ..models.tokenizer import Tokenizer
+    from .grammar import TokenConstraint
 
 logger = logging.getLogger(__name__)
 _ids = count()
@@ -86,6 +88,8 @@ class Completion:
         if self.text.stop_string is not None:
             self.stop_reason = self.text.stop_string
             return "stop"
+        if self.sampler.finished:
+            return "stop"
         return "length" if self.sequence.num_new >= request.max_new_tokens else None
 
     def end(self, reason: FinishReason) -> None:
@@ -125,7 +129,11 @@ class Request:
         max_new_tokens: what `params` and the context leave.
         priority: 0 is interactive, 1 works in the background.
         timeout_s: seconds from submission after which it ends, with what there is.
+        cache_prompt: False: only its own answers share its pages.
         namespace: pages are shared with requests of the same one; 0 is everybody's.
+        constrain: makes what constrains the tokens of one answer.
+        pooling: an embedding of the prompt is wanted, and no answer; max_new_tokens is 0.
+        show_ids: control tokens that are part of the text: tags of tool calls and of thinking.
     """
 
     def __init__(
@@ -139,12 +147,17 @@ class Request:
         max_new_tokens: int,
         priority: int = 0,
         timeout_s: float | None = None,
+        cache_prompt: bool = True,
         namespace: int = 0,
+        pooling: Pooling | None = None,
+        constrain: "Callable[[], TokenConstraint] | None" = None,
+        show_ids: Collection[int] = (),
     ) -> None:
         self.request_id = new_request_id()
         self.prompt, self.prompt_ids, self.params = prompt, prompt_ids, params
         self.max_new_tokens = max_new_tokens
         self.timeout_s = timeout_s
+        self.cache_prompt = cache_prompt
         self.end_ids = frozenset() if params.ignore_eos else frozenset(tokenizer.stop_ids)
         self.lock = threading.Lock()
         self.version = 0  # changes whenever a snapshot would
@@ -152,6 +165,8 @@ class Request:
         self.finished = False  # nothing more will come
         self.error: Exception | None = None  # why it was ended; raised to who waits for it
         self.prompt_logprobs: list[dict[int, Logprob] | None] = []
+        self.pooler = None if pooling is None else Pooler(pooling, len(prompt_ids))
+        self.embedding: NDArray[np.float32] | None = None
         self.submitted_at = 0.0
         self.started_at: float | None = None
         self.first_token_at: float | None = None
@@ -166,14 +181,22 @@ class Request:
                 max_new_tokens=max_new_tokens,
                 priority=priority,
                 all_logits=params.prompt_logprobs is not None and i == 0,
+                hidden="" if self.pooler is None else self.pooler.needs,
                 namespace=namespace,
                 wait_for=self.completions[0].sequence if i else None,
             )
             sampler = Sampler.for_request(
-                params, tokenizer, seed=(seed + i) % _MAX_SEED, prompt_ids=prompt_ids
+                params,
+                tokenizer,
+                seed=(seed + i) % _MAX_SEED,
+                prompt_ids=prompt_ids,
+                constraint=None if constrain is None else constrain(),
             )
             text = TextAssembler(
-                tokenizer, tuple(params.stop), skip_special=params.skip_special_tokens
+                tokenizer,
+                tuple(params.stop),
+                skip_special=params.skip_special_tokens,
+                show=show_ids,
             )
             self.completions.append(Completion(self, sequence, sampler, text))
 
@@ -270,6 +293,7 @@ class Request:
                 delta=outputs[0].delta,
                 prompt_logprobs=None if scores is None else list(scores),
                 error=self.error,
+                embedding=self.embedding,
             )
             return output, self.version
 

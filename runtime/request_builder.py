@@ -3,18 +3,24 @@
 import secrets
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..errors import ChatTemplateError, ContextLengthError, InvalidParameterError, LlambaError
+from .constraints import Constraints
 from .load import Loaded
 from .outputs import RequestOutput, failed_output
 from .params import SamplingParams
+from .pooling import Pooling, choose_pooling
 from .prompts import Message
 from .request import Request, new_request_id
 
+if TYPE_CHECKING:
+    from ..models.chat import ChatTemplate
+
 MAX_PRIORITY = 100
+_NOTHING = SamplingParams(max_tokens=0, temperature=0, seed=0)  # to sample
 
 
 class RequestBuilder:
@@ -30,6 +36,8 @@ class RequestBuilder:
         self._tokenizer = loaded.tokenizer
         self._context_length = loaded.config.context_length
         self._longest = loaded.config.max_sequence_length
+        self._constraints = Constraints(loaded.tokenizer)
+        self._tags: frozenset[int] | None = None
         self._seeds = np.random.default_rng(secrets.randbits(64) if seed is None else seed)
 
     def from_prompt(
@@ -57,7 +65,25 @@ class RequestBuilder:
         contents = (m.get("content") for m in messages)
         self._check_length(sum(len(text) for text in contents if isinstance(text, str)))
         ids = template.encode(messages, **template_options)
-        return self._request(None, ids, params, **options)
+        return self._request(
+            None, ids, params, template=template, show_ids=self._answer_tags(), **options
+        )
+
+    def from_input(self, text: str | list[int], pooling: Pooling, **options: Any) -> Request:
+        """A text to embed: special tokens as the tokenizer adds them, none by what it says."""
+        if not isinstance(text, str):
+            return self._request(None, text, _NOTHING, pooling=pooling, **options)
+        if not text:
+            raise InvalidParameterError("an empty text has no embedding: leave it out")
+        self._check_length(len(text))
+        ids = self._tokenizer.encode(text, add_special=True, parse_special=False)
+        return self._request(text, ids, _NOTHING, pooling=pooling, **options)
+
+    def choose_pooling(self, kind: Any, normalize: Any, dimensions: Any) -> Pooling:
+        """The settings of an embedding, checked; what is None is the model's own."""
+        metadata, dim = self._loaded.gguf.metadata, self._loaded.weights.hyperparameters.dim
+        of_file = metadata.get(f"{metadata.get('general.architecture')}.pooling_type")
+        return choose_pooling(kind, normalize, dimensions, dim=dim, of_file=of_file)
 
     def check_template(self) -> None:
         """Raise ChatTemplateError if there is no (valid) chat template."""
@@ -107,6 +133,10 @@ class RequestBuilder:
         *,
         priority: int = 0,
         timeout_s: float | None = None,
+        cache_prompt: bool = True,
+        pooling: Pooling | None = None,
+        template: "ChatTemplate | None" = None,
+        show_ids: frozenset[int] = frozenset(),
     ) -> Request:
         """Check the tokens; `check_params` has looked at the rest."""
         vocab_size = self._tokenizer.vocab_size
@@ -117,8 +147,8 @@ class RequestBuilder:
                 )
         if not ids:
             raise InvalidParameterError("the prompt has no tokens: pass at least one")
-        if len(ids) >= self._longest:
-            raise self._too_long(len(ids))
+        if len(ids) >= self._longest + (pooling is not None):  # which leaves an answer no room
+            raise self._too_long(len(ids), "" if pooling else " and must hold the answer too")
         room = self._longest - len(ids)
         return Request(
             prompt,
@@ -129,19 +159,30 @@ class RequestBuilder:
             max_new_tokens=room if params.max_tokens is None else min(params.max_tokens, room),
             priority=priority,
             timeout_s=timeout_s,
+            cache_prompt=cache_prompt,
+            pooling=pooling,
+            constrain=self._constraints.of(params, ids, template),
+            show_ids=show_ids,
         )
 
-    def _too_long(self, count: int) -> ContextLengthError:
+    def _answer_tags(self) -> frozenset[int]:
+        """Control tokens that parsers of answers look for: they are part of a chat's text."""
+        if self._tags is None:
+            from ..models.chat import answer_tags
+
+            self._tags = answer_tags(self._tokenizer)
+        return self._tags
+
+    def _too_long(self, count: int, why: str) -> ContextLengthError:
         if self._longest < self._context_length:
             return ContextLengthError(
-                f"the prompt has {count} tokens, but kv_tokens allows {self._longest} for prompt "
-                "and answer: shorten the prompt or load the model with a larger kv_tokens"
+                f"the prompt has {count} tokens, but kv_tokens allows {self._longest}{why}: "
+                "shorten the prompt or load the model with a larger kv_tokens"
             )
         most = self._loaded.weights.hyperparameters.context_length
         return ContextLengthError(
-            f"the prompt has {count} tokens, but context_length is {self._context_length} and "
-            "must hold the answer too: shorten the prompt or load the model with a larger "
-            f"context_length (up to {most})"
+            f"the prompt has {count} tokens, but context_length is {self._context_length}{why}: "
+            f"shorten the prompt or load the model with a larger context_length (up to {most})"
         )
 
     def _check_length(self, num_characters: int) -> None:

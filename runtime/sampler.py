@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import InvalidParameterError, LlambaError
+from ..errors import ConstraintError, InvalidParameterError, LlambaError
 from . import filters
 from .outputs import Logprob
 from .params import SamplingParams
@@ -14,6 +14,7 @@ from .penalties import Breakers, breakers_of, penalize_repeats, penalize_sequenc
 
 if TYPE_CHECKING:
     from ..models.tokenizer import Tokenizer
+    from .grammar import TokenConstraint
 
 _BLOCK = 1024
 
@@ -27,6 +28,7 @@ class Sampler:
         prompt_ids: the prompt: penalties look at it as well.
         banned_ids: never chosen, beside those of `params.logit_bias` (end tokens with ignore_eos).
         breakers: DRY sequence breakers as tokens; needed when `params.dry_multiplier` is not 0.
+        constraint: what may follow at all; asked before every other setting.
     """
 
     def __init__(
@@ -37,6 +39,7 @@ class Sampler:
         prompt_ids: Sequence[int] = (),
         banned_ids: Iterable[int] = (),
         breakers: Breakers | None = None,
+        constraint: "TokenConstraint | None" = None,
     ) -> None:
         self.params = params
         self.seed = seed
@@ -45,6 +48,7 @@ class Sampler:
         self._bias_ids = np.array([*params.bias_ids, *banned], np.intp)
         self._bias = np.array([*params.bias_values, *[-np.inf] * len(banned)], np.float32)
         self._breakers = breakers
+        self._constraint = constraint
         self._repeat = params.repeat_last_n != 0 and (
             params.repeat_penalty != 1.0
             or params.presence_penalty != 0.0
@@ -59,7 +63,13 @@ class Sampler:
 
     @classmethod
     def for_request(
-        cls, params: SamplingParams, tokenizer: "Tokenizer", *, seed: int, prompt_ids: Sequence[int]
+        cls,
+        params: SamplingParams,
+        tokenizer: "Tokenizer",
+        *,
+        seed: int,
+        prompt_ids: Sequence[int],
+        constraint: "TokenConstraint | None" = None,
     ) -> "Sampler":
         """With what depends on the model: end tokens and DRY breakers."""
         dry = params.dry_multiplier != 0.0 and params.dry_penalty_last_n != 0
@@ -69,29 +79,37 @@ class Sampler:
             prompt_ids=prompt_ids,
             banned_ids=sorted(tokenizer.stop_ids) if params.ignore_eos else (),
             breakers=breakers_of(tokenizer, params.dry_sequence_breakers) if dry else None,
+            constraint=constraint,
         )
+
+    @property
+    def finished(self) -> bool:
+        """The constraint lets nothing follow any more: the answer is complete."""
+        return self._constraint is not None and self._constraint.finished
 
     def sample(self, logits: NDArray[np.float32]) -> int:
         """Choose a token from one row of logits, float32 (vocab_size,), which is left unchanged.
 
-        Raises LlambaError if the logits hold NaN, InvalidParameterError if every token is banned.
+        Raises LlambaError if the logits hold NaN, InvalidParameterError if every token is banned,
+        ConstraintError if the constraint fails.
         """
-        if self._edits:
-            logits = self._edited(logits)
+        candidates = self._candidates(logits)
         params = self.params
         xtc = params.xtc_probability > 0.0 and params.xtc_threshold <= 0.5
         if params.temperature <= 0.0 and params.typical_p >= 1.0 and not xtc:
-            token_id = int(logits.argmax())  # no other filter can drop the highest logit
-            self._check(logits[token_id])
+            index = int(candidates.logits.argmax())  # no other filter can drop the highest logit
+            self._check(candidates.logits[index])
+            token_id = index if candidates.ids is None else int(candidates.ids[index])
         else:
-            token_id = self._draw(logits, xtc)
+            token_id = self._draw(candidates, xtc)
         self._remember(token_id)
+        if self._constraint is not None:
+            self._constraint.accept(token_id)
         return token_id
 
-    def _draw(self, logits: NDArray[np.float32], xtc: bool) -> int:
+    def _draw(self, c: filters.Candidates, xtc: bool) -> int:
         p = self.params
-        self._check(logits.max())
-        c = filters.Candidates(None, logits)
+        self._check(c.logits.max())
         c = filters.top_n_sigma(c, p.top_n_sigma)
         c = filters.top_k(c, p.top_k)
         c = filters.typical(c, p.typical_p, p.min_keep)
@@ -111,12 +129,38 @@ class Sampler:
             index = draw(np.exp(scaled), self._generator.random())
         return index if c.ids is None else int(c.ids[index])
 
-    def _edited(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
-        """A copy of the logits with biases and penalties."""
+    def _candidates(self, logits: NDArray[np.float32]) -> filters.Candidates:
+        """What the constraint leaves, biases and penalties applied.
+
+        Where it leaves few tokens these go on alone: partial sorts of a vocabulary in which nearly
+        all is -inf would take 16 ms.
+        """
+        mask = None if self._constraint is None else self._constraint.allowed()
+        edited = self._edited(logits) if self._edits else logits
+        if mask is None:
+            return filters.Candidates(None, edited)
+        size = len(logits)
+        bits = np.unpackbits(mask.view(np.uint8), count=size, bitorder="little").view(np.bool_)
+        count = np.count_nonzero(bits)
+        if count == 0:
+            raise ConstraintError("no token may follow in the form that was asked for")
+        if 2 * count < size:
+            ids = np.flatnonzero(bits)
+            return filters.Candidates(ids, edited[ids])
+        if edited is logits:
+            edited = self._copy(logits)
+        edited[np.flatnonzero(~bits)] = -np.inf
+        return filters.Candidates(None, edited)
+
+    def _copy(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
         if len(self._scratch) != len(logits):
             self._scratch = np.empty(len(logits), np.float32)
         np.copyto(self._scratch, logits)
-        logits = self._scratch
+        return self._scratch
+
+    def _edited(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
+        """A copy of the logits with biases and penalties."""
+        logits = self._copy(logits)
         if len(self._bias_ids):
             logits[self._bias_ids] += self._bias
         if self._repeat:
@@ -143,6 +187,11 @@ class Sampler:
         self._history_len += 1
 
     def _check(self, highest: np.float32) -> None:
+        if highest == -np.inf and self._constraint is not None:
+            raise ConstraintError(
+                "no token that the form of the answer allows may be chosen: logit_bias or "
+                "ignore_eos bans them all"
+            )
         if highest == -np.inf:
             raise InvalidParameterError("logit_bias: every token is banned, none can be chosen")
         if not np.isfinite(highest):

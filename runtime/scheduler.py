@@ -192,7 +192,7 @@ class Scheduler:
             if sequence.state is SequenceState.RUNNING:  # not removed meanwhile
                 end = chunk.start + chunk.num_tokens
                 self._tables.computed(sequence, chunk.start, end)
-                if chunk.logits is Logits.ALL:
+                if chunk.logits in (Logits.ALL, Logits.HIDDEN):
                     sequence.num_logits = end
         self._tables.unpin()
 
@@ -321,7 +321,7 @@ class Scheduler:
             num_tokens, logits = _fit(prefill.sequence, prefill.start, budget, rows)
             if num_tokens:
                 budget -= num_tokens
-                rows -= {Logits.NONE: 0, Logits.LAST: 1, Logits.ALL: num_tokens}[logits]
+                rows -= {Logits.LAST: 1, Logits.ALL: num_tokens}.get(logits, 0)
                 in_work.add(prefill.next_page)
                 given.append((prefill, num_tokens, logits))
         given.insert(0, (oldest, *_fit(oldest.sequence, oldest.start, budget + kept, kept_rows)))
@@ -358,14 +358,17 @@ def _rank(sequence: Sequence) -> tuple[int, int]:
 
 
 def _fit(sequence: Sequence, start: int, tokens: int, rows: int) -> tuple[int, Logits]:
-    """How many tokens from `start` on fit into so many tokens and rows, and which logits."""
+    """How many tokens from `start` on fit into so many tokens and rows, and what is wanted."""
     num_tokens = min(tokens, len(sequence.token_ids) - start)
     if sequence.wants_all:
         if start < sequence.num_logits:  # computed for the second time
             return min(num_tokens, sequence.num_logits - start), Logits.NONE
+        if sequence.hidden:
+            return min(num_tokens, sequence.num_prompt - start), Logits.HIDDEN
         return min(num_tokens, sequence.num_prompt - start, rows), Logits.ALL
     if start + num_tokens < len(sequence.token_ids) or not sequence.max_new_tokens:
-        return num_tokens, Logits.NONE
+        last = sequence.hidden and start + num_tokens == len(sequence.token_ids)
+        return num_tokens, Logits.HIDDEN if last else Logits.NONE
     if rows:
         return num_tokens, Logits.LAST
     return num_tokens - 1, Logits.NONE

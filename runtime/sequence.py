@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Iterable
 from enum import Enum
+from typing import Literal
 
 from .prefix import Node
 
@@ -28,6 +29,9 @@ class Sequence:
         all_logits: the logits of every prompt token are wanted. The prompt then takes no prefix
             hits, and its chunks have at most `max_logits` tokens. Each token's logits come exactly
             once, also if the sequence is preempted meanwhile.
+        hidden: "all": the same for the prompt tokens' hidden states, in chunks of any length;
+            "last": the last one's hidden state is wanted. No logits are made then: max_new_tokens
+            is 0.
         namespace: only pages of sequences with the same number are found (0: the common one).
         wait_for: start only after that one's prompt was computed, and find its pages (n > 1);
             it must have been added to the scheduler before.
@@ -46,6 +50,7 @@ class Sequence:
 
     __slots__ = (
         "all_logits",
+        "hidden",
         "last_turn",
         "max_new_tokens",
         "namespace",
@@ -73,15 +78,18 @@ class Sequence:
         max_new_tokens: int,
         priority: int = 0,
         all_logits: bool = False,
+        hidden: Literal["", "last", "all"] = "",
         namespace: int = 0,
         wait_for: "Sequence | None" = None,
     ) -> None:
+        assert not hidden or not (max_new_tokens or all_logits)
         self.sequence_id = next(_ids)
         self.token_ids = list(token_ids)
         self.num_prompt = len(self.token_ids)
         self.max_new_tokens = max_new_tokens
         self.priority = priority
         self.all_logits = all_logits
+        self.hidden = hidden
         self.namespace = namespace
         self.wait_for = wait_for
         self.state = SequenceState.WAITING
@@ -94,7 +102,7 @@ class Sequence:
         # The scheduler's own notes:
         self.rank: tuple[int, int] = (0, 0)  # smaller goes first; (0, 0): not added yet
         self.node: Node | None = None  # of its last full page; while it waits, where to look on
-        self.num_logits = 0  # prompt tokens whose logits were made (all_logits)
+        self.num_logits = 0  # prompt tokens whose logits or states were made (wants_all)
         self.last_turn = 0  # where more decode than may, the longest ago goes first
 
     def __repr__(self) -> str:
@@ -116,8 +124,9 @@ class Sequence:
 
     @property
     def wants_all(self) -> bool:
-        """Some prompt token's logits are still to be made."""
-        return self.all_logits and self.num_logits < self.num_prompt
+        """Some prompt token's logits, or hidden state, are still to be made."""
+        wanted = self.all_logits or self.hidden == "all"
+        return wanted and self.num_logits < self.num_prompt
 
     @property
     def blocked(self) -> bool:

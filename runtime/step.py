@@ -32,6 +32,7 @@ class StepArrays:
         self._valid = np.zeros(self.num_slots // lanes, np.int64)
         self._out_rows = np.zeros(max_logits + lanes, np.int64)
         self.max_logits = max_logits
+        self.hidden_slots: dict[int, Sequence[int]] = {}  # of the last step's HIDDEN segments
         for name, array in (
             ("token_ids", self._token_ids),
             ("positions", self._positions),
@@ -44,10 +45,14 @@ class StepArrays:
     def fill_rows(self, batch: Batch, tables: Tables) -> int:
         """One token after the other; returns how many rows of logits are wanted."""
         at, wanted = 0, []
-        for segment, table in zip(batch.segments, tables, strict=True):
+        self.hidden_slots.clear()
+        for number, (segment, table) in enumerate(zip(batch.segments, tables, strict=True)):
             n = segment.num_tokens
             self._put(at, segment.token_ids, segment.start, table)
-            wanted += _wanted(segment.logits, range(at, at + n))
+            if segment.logits is Logits.HIDDEN:
+                self.hidden_slots[number] = range(at, at + n)
+            else:
+                wanted += _wanted(segment.logits, range(at, at + n))
             at += n
         return self._finish(at, 0, at, wanted)
 
@@ -61,11 +66,15 @@ class StepArrays:
         if num_packed % lanes:
             self._valid[at // lanes - 1] = num_packed % lanes
         wanted: list[int] = []
-        for segment, table, tail in zip(segments, tables, packed, strict=True):
+        self.hidden_slots.clear()
+        for number, (segment, table, tail) in enumerate(zip(segments, tables, packed, strict=True)):
             n, ids, start = segment.num_tokens, segment.token_ids, segment.start
             here = n - tail
             slots = [*range(at, at + here), *range(packed_at, packed_at + tail)]
-            wanted += _wanted(segment.logits, slots)
+            if segment.logits is Logits.HIDDEN:
+                self.hidden_slots[number] = slots
+            else:
+                wanted += _wanted(segment.logits, slots)
             if here:
                 self._put(at, ids[:here], start, table)
                 blocks = -(-here // lanes)

@@ -1,6 +1,6 @@
 """From token ids to text that may be shown: whole characters, no control tokens, no stop string."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -58,9 +58,14 @@ class TextAssembler:
     """The text of one completion: incremental decoding, then stop strings."""
 
     def __init__(
-        self, tokenizer: "Tokenizer", stops: Sequence[str], *, skip_special: bool = True
+        self,
+        tokenizer: "Tokenizer",
+        stops: Sequence[str],
+        *,
+        skip_special: bool = True,
+        show: Collection[int] = (),
     ) -> None:
-        self._decoder = tokenizer.stream(skip_special=skip_special)
+        self._decoder = tokenizer.stream(skip_special=skip_special, show=show)
         self._stops = StopStrings(stops)
         self.text = ""
 

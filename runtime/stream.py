@@ -1,6 +1,8 @@
 """RequestStream: the answers as they come, for plain loops and for asyncio."""
 
+import math
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -39,6 +41,9 @@ class RequestStream(Iterator[RequestOutput], AsyncIterator[RequestOutput]):
         engine: that runs the requests.
         entries: submitted requests; or outputs, which are handed on in their place.
         lone: an error of the request is raised; otherwise it is in `error` of its last output.
+
+    `interval_s` may be set: seconds that lie between two items of `async for` at least (math.inf:
+    only the last one comes). The first item and the end come at once.
     """
 
     def __init__(
@@ -50,6 +55,16 @@ class RequestStream(Iterator[RequestOutput], AsyncIterator[RequestOutput]):
         self._next = 0  # index of the entry whose items come
         self._seen = 0  # its version that was given out
         self._shown: list[int] = []  # characters given out of each of its answers
+        self.interval_s = 0.0
+        self._due = 0.0  # time.monotonic() before which no further item comes
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Tokens of all its prompts together."""
+        return sum(
+            len(entry.prompt_ids if isinstance(entry, Request) else entry.prompt_token_ids)
+            for entry in self._entries
+        )
 
     # -- item by item -----------------------------------------------------------------------------
     def __iter__(self) -> "RequestStream":
@@ -80,7 +95,12 @@ class RequestStream(Iterator[RequestOutput], AsyncIterator[RequestOutput]):
         entry = self._entries[self._next]
         try:
             if isinstance(entry, Request):
-                await self._wait_in_loop(entry, seen=self._seen, at_end=_only_end(entry))
+                if self.interval_s and self._seen:
+                    await self._wait_in_loop(entry, seen=-1, at_end=True, until=self._due)
+                at_end = _only_end(entry) or self.interval_s == math.inf
+                await self._wait_in_loop(entry, seen=self._seen, at_end=at_end)
+                if self.interval_s:
+                    self._due = time.monotonic() + self.interval_s
             return self._item(entry)
         except BaseException:
             self.close()
@@ -111,18 +131,26 @@ class RequestStream(Iterator[RequestOutput], AsyncIterator[RequestOutput]):
 
     async def wait_result(self) -> RequestOutput:
         """The same as result(), for asyncio."""
+        return _last(await self.wait_results())
+
+    async def wait_results(self) -> list[RequestOutput]:
+        """The same as results(), for asyncio: complete outputs in order, when all have ended."""
         try:
             for request in self._requests():
                 await self._wait_in_loop(request, seen=-1, at_end=True)
         except BaseException:
             self.close()
             raise
-        return _last([self._final(entry) for entry in self._entries])
+        return [self._final(entry) for entry in self._entries]
 
     # -- ends -------------------------------------------------------------------------------------
     def close(self) -> None:
         """Cancel what is not finished; within one step its pages are free. Never waits."""
         self._next = len(self._entries)
+        self._cancel()
+
+    def cancel(self) -> None:
+        """As close, but what there is can still be read: the last item has the reason "abort"."""
         self._cancel()
 
     def __enter__(self) -> "RequestStream":
@@ -184,11 +212,14 @@ class RequestStream(Iterator[RequestOutput], AsyncIterator[RequestOutput]):
             self._engine.check_may_wait()
             gate.acquire()
 
-    async def _wait_in_loop(self, request: Request, *, seen: int, at_end: bool) -> None:
+    async def _wait_in_loop(
+        self, request: Request, *, seen: int, at_end: bool, until: float = math.inf
+    ) -> None:
+        """Until there is another version, or the end, or this moment of time.monotonic()."""
         import asyncio  # is loaded where this runs
 
         loop = asyncio.get_running_loop()
-        while True:
+        while (left := until - time.monotonic()) > 0:
             gate = loop.create_future()
 
             def wake(gate: "asyncio.Future[None]" = gate) -> None:
@@ -199,9 +230,19 @@ class RequestStream(Iterator[RequestOutput], AsyncIterator[RequestOutput]):
 
             if not request.subscribe(wake, seen=seen, at_end=at_end):
                 return
+            timer = None if left == math.inf else loop.call_later(left, _open, gate)
             try:
                 await gate
+            except BaseException:
+                request.unsubscribe(wake)
+                raise
             finally:
+                if timer is not None:
+                    timer.cancel()
+            # A wake may be that of a version which was read before it came.
+            if request.finished or (not at_end and request.version != seen):
+                return
+            if at_end:
                 request.unsubscribe(wake)
 
 

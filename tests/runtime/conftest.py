@@ -21,6 +21,7 @@ from llamba.runtime.request import Request
 
 EOS, BOS, USER = 256, 257, 258
 VOCAB = 260
+DIM = 8
 
 
 class FakeTokenizer:
@@ -30,6 +31,11 @@ class FakeTokenizer:
     longest_token = 4
     bos_id, eos_id = BOS, EOS
     stop_ids = frozenset({EOS})
+
+    @property
+    def vocabulary(self) -> SimpleNamespace:
+        """What looks for tags among the control tokens asks for."""
+        return SimpleNamespace(texts=[self.token_text(i) for i in range(VOCAB)], controls=[EOS])
 
     def encode(
         self, text: str, *, add_special: bool = True, parse_special: bool = False
@@ -49,7 +55,7 @@ class FakeTokenizer:
         names = {EOS: "<eos>", BOS: "<bos>", USER: "<user>"}
         return names.get(token_id, chr(token_id) if token_id < 128 else f"<{token_id}>")
 
-    def stream(self, *, skip_special: bool = True) -> StreamDecoder:
+    def stream(self, *, skip_special: bool = True, show: object = ()) -> StreamDecoder:
         if skip_special:
             return StreamDecoder(self.token_bytes)
         return StreamDecoder(lambda i: self.token_bytes(i) or self.token_text(i).encode())
@@ -69,6 +75,7 @@ class FakeProgram:
     before: Callable[[Batch], None] | None = None  # called at the begin of a run
     chunks: list[tuple[int, int]] = field(default_factory=list)  # (start, num_tokens) of all runs
     closed: bool = False
+    contexts: list[list[int]] = field(default_factory=list)  # of the last run's HIDDEN segments
 
     def __post_init__(self) -> None:
         self.kv = np.full((self.num_pages, PAGE_SIZE), -1, np.int64)
@@ -91,13 +98,31 @@ class FakeProgram:
                 written.add(slot)
                 self.kv[slot] = token
             self.chunks.append((s.start, s.num_tokens))
+        self.contexts = []
         for s in batch.segments:
             end = s.start + s.num_tokens
+            if s.logits is Logits.HIDDEN:
+                self.contexts.append(self.kv[s.block_table].ravel()[:end].tolist())
+                continue
+            self.contexts.append([])
             context = self.kv[s.block_table].ravel()[:end].tolist()
             first = {Logits.NONE: end, Logits.LAST: end - 1, Logits.ALL: s.start}[s.logits]
             rows += [self.logits_of(context[: i + 1]) for i in range(first, end)]
         assert len(rows) <= self.max_logits
         return np.array(rows, np.float32).reshape(len(rows), VOCAB)
+
+    def hidden_states(self, segment: int, tokens: slice = slice(None)) -> np.ndarray:
+        context, num_tokens = self.contexts[segment], self.chunks[segment - len(self.contexts)][1]
+        assert context, "the segment was not HIDDEN"
+        ends = range(len(context) - num_tokens + 1, len(context) + 1)[tokens]
+        states = [self.state_of(context[:end]) for end in ends]
+        return np.array(states, np.float32).reshape(len(states), DIM)
+
+    def state_of(self, context: list[int]) -> np.ndarray:
+        """The last position's hidden state, float32 (DIM,)."""
+        assert min(context) >= 0, "a position without KV was read"
+        seed = zlib.crc32(np.array(context, np.int64).tobytes())
+        return np.random.default_rng(seed).standard_normal(DIM).astype(np.float32)
 
     def copy_page(self, source: int, target: int) -> None:
         self.kv[target] = self.kv[source]
@@ -115,15 +140,30 @@ class FakeProgram:
         self.closed = True
 
 
-@pytest.fixture(scope="session")
-def slow() -> ModuleType:
-    """The module slow_sampler.py: all samplers as plain loops."""
-    path = Path(__file__).with_name("slow_sampler.py")
-    spec = importlib.util.spec_from_file_location("slow_sampler", path)
+def _sibling(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="session")
+def slow() -> ModuleType:
+    """The module slow_sampler.py: all samplers as plain loops."""
+    return _sibling("slow_sampler")
+
+
+@pytest.fixture(scope="session")
+def grammars() -> ModuleType:
+    """The module grammar_rig.py: a tokenizer of bytes, and walks through grammars."""
+    return _sibling("grammar_rig")
+
+
+@pytest.fixture(scope="session")
+def json_schemas() -> ModuleType:
+    """The module json_schemas.py: schemas drawn by a seed."""
+    return _sibling("json_schemas")
 
 
 @pytest.fixture(scope="session")
@@ -205,4 +245,5 @@ def fakes() -> SimpleNamespace:
         BOS=BOS,
         USER=USER,
         VOCAB=VOCAB,
+        DIM=DIM,
     )

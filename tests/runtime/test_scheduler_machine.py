@@ -1,5 +1,7 @@
 """Scheduler under any mix of what an engine does, on a device that knows what each slot holds."""
 
+from typing import Literal
+
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -85,7 +87,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.device = Device(num_pages, page_size)
         self.live: list[Sequence] = []
         self.ended: list[list[int]] = []  # their tokens
-        self.logits: dict[Sequence, list[int]] = {}  # all_logits: positions that came
+        self.logits: dict[Sequence, list[int]] = {}  # every(): positions that came
         self.mirrors: dict[Sequence, tuple[int, list[int]]] = {}
 
     # What clients do
@@ -96,6 +98,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_new_tokens: int,
         priority: int = 0,
         all_logits: bool = False,
+        hidden: Literal["", "last", "all"] = "",
         namespace: int = 0,
         wait_for: Sequence | None = None,
     ) -> Sequence:
@@ -103,9 +106,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         room = self.scheduler.max_sequence_tokens - len(token_ids) + 1
         sequence = Sequence(
             token_ids,
-            max_new_tokens=min(max_new_tokens, room),
+            max_new_tokens=0 if hidden else min(max_new_tokens, room),
             priority=priority,
-            all_logits=all_logits,
+            all_logits=all_logits and not hidden,
+            hidden=hidden,
             namespace=namespace,
             wait_for=wait_for,
         )
@@ -118,6 +122,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_new_tokens=st.integers(0, 9),
         priority=SMALL,
         all_logits=st.sampled_from([False, False, False, True]),
+        hidden=st.sampled_from(["", "", "", "", "last", "all"]),
         namespace=st.sampled_from([0, 0, 0, 1]),
     )
     def submit(
@@ -126,11 +131,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_new_tokens: int,
         priority: int,
         all_logits: bool,
+        hidden: Literal["", "last", "all"],
         namespace: int,
     ) -> None:
         """A prompt that likely begins like others."""
         SchedulerMachine.num_steps += 1
-        self.add(token_ids, max_new_tokens, priority, all_logits, namespace)
+        self.add(token_ids, max_new_tokens, priority, all_logits, hidden, namespace)
 
     @precondition(lambda self: self.ended)
     @rule(data=st.data(), more=st.lists(SMALL, max_size=4), max_new_tokens=st.integers(0, 6))
@@ -223,7 +229,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             sequence = chunk.sequence
             if sequence not in self.live:
                 continue
-            if chunk.logits is Logits.ALL:
+            if chunk.logits is Logits.ALL or (chunk.logits is Logits.HIDDEN and every(sequence)):
                 end = chunk.start + chunk.num_tokens
                 self.logits.setdefault(sequence, []).extend(range(chunk.start, end))
             if sequence.num_pending == 0:
@@ -235,7 +241,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                     self.end(sequence)
 
     def end(self, sequence: Sequence) -> None:
-        if sequence.all_logits and sequence.prompt_done:
+        if every(sequence) and sequence.prompt_done:
             assert self.logits.pop(sequence) == list(range(sequence.num_prompt))
         self.scheduler.remove(sequence)
         self.live.remove(sequence)
@@ -280,7 +286,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         left = [s for s in running if s not in decoding and s.num_pending]
         budget = scheduler.max_tokens - (len(chunks) - len(prompts))
         budget = min(budget, prefill_tokens) if len(prompts) < len(chunks) else budget
-        if left and budget > 0 and not left[0].all_logits and scheduler.max_logits > len(decoding):
+        if left and budget > 0 and not every(left[0]) and scheduler.max_logits > len(decoding):
             assert chunks[left[0]].num_tokens >= min((budget + 1) // 2, left[0].num_pending - 1, 1)
             if left[0].num_computed == computed.get(left[0]):
                 start = chunks[left[0]].start
@@ -304,17 +310,21 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert 0 < chunk.num_tokens and end <= len(sequence.token_ids) <= len(sequence.pages) * size
         if chunk.start > sequence.num_computed:
             assert sequence.pages[chunk.start // size] in targets
-        if not sequence.prompt_done and sequence.all_logits:
+        if not sequence.prompt_done and every(sequence):
             first = len(self.logits.get(sequence, []))
-            assert (chunk.logits is Logits.ALL) == (chunk.start >= first)
+            wanted = Logits.HIDDEN if sequence.hidden else Logits.ALL
+            assert chunk.logits in (wanted, Logits.NONE)
+            assert (chunk.logits is wanted) == (chunk.start >= first)
             assert chunk.start <= first and (chunk.start == first or end <= first)
         elif end == len(sequence.token_ids) and sequence.max_new_tokens:
             assert chunk.logits is Logits.LAST
+        elif end == len(sequence.token_ids) and sequence.hidden:
+            assert chunk.logits is Logits.HIDDEN
         else:
             assert chunk.logits is Logits.NONE
         # All that could be found was found: brute force over everything that is findable.
         boundary = sequence.num_computed % size == 0
-        if self.pool.prefix_cache and boundary and not sequence.all_logits:
+        if self.pool.prefix_cache and boundary and not every(sequence):
             if sequence.num_pending > 1:
                 tokens = sequence.token_ids[:-1]
                 found = [c for n, c, _ in self.pool.cached_chains() if n == sequence.namespace]
@@ -358,6 +368,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert self.pool.num_used == 0
         if not self.pool.prefix_cache:
             assert self.pool.num_free == self.pool.num_pages
+
+
+def every(sequence: Sequence) -> bool:
+    """Something of each of its prompt tokens is wanted."""
+    return sequence.all_logits or sequence.hidden == "all"
 
 
 def common(a: tuple[int, ...], b: list[int]) -> int:

@@ -1,0 +1,122 @@
+"""Pooling: from the hidden states of a text's tokens to one vector for the whole text."""
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import InvalidParameterError, LlambaError
+
+PoolingKind = Literal["mean", "last", "cls"]
+KINDS: tuple[PoolingKind, ...] = get_args(PoolingKind)
+# GGUF's `{arch}.pooling_type`. 0 is none: the file leaves it open.
+_OF_FILE: dict[int, PoolingKind] = {0: "mean", 1: "mean", 2: "cls", 3: "last"}
+
+
+@dataclass(frozen=True)
+class Pooling:
+    """What an embedding is made of.
+
+    kind: "mean" of all tokens, the "last" token, or the first one ("cls"). normalize: to length 1.
+    dimensions: only the first so many numbers, for models that were trained for it (Matryoshka).
+    """
+
+    kind: PoolingKind
+    normalize: bool = True
+    dimensions: int | None = None
+
+
+def choose_pooling(
+    kind: Any, normalize: Any, dimensions: Any, *, dim: int, of_file: Any = None
+) -> Pooling:
+    """Settings checked against a model; a `kind` of None: as the file says, else the mean.
+
+    Args:
+        dim: numbers in the model's hidden state.
+        of_file: the file's pooling_type, if it has one.
+
+    Raises:
+        InvalidParameterError: one of them is out of its range.
+
+    >>> choose_pooling(None, True, None, dim=64, of_file=3).kind
+    'last'
+    """
+    if kind is None:
+        kind = "mean" if of_file is None else _OF_FILE.get(of_file)
+        if kind is None:
+            raise InvalidParameterError(
+                f"the file's pooling_type {of_file} gives no embedding: pass pooling="
+                + " or ".join(map(repr, KINDS))
+            )
+    elif kind not in KINDS:
+        raise InvalidParameterError(
+            f"pooling={kind!r}: must be one of {', '.join(KINDS)}, or None for the model's own"
+        )
+    if not isinstance(normalize, bool):
+        raise InvalidParameterError(f"normalize={normalize!r}: must be True or False")
+    if dimensions is not None and (
+        not isinstance(dimensions, int)
+        or isinstance(dimensions, bool)
+        or not 1 <= dimensions <= dim
+    ):
+        raise InvalidParameterError(
+            f"dimensions={dimensions!r}: must be a whole number from 1 to {dim}, or None for all"
+        )
+    return Pooling(kind, normalize, dimensions)
+
+
+class Pooler:
+    """Makes one text's embedding from hidden states that come chunk by chunk.
+
+    Args:
+        pooling: which of them count, and what becomes of the result.
+        num_tokens: of the text.
+    """
+
+    def __init__(self, pooling: Pooling, num_tokens: int) -> None:
+        self.pooling, self._num_tokens = pooling, num_tokens
+        self._num_taken = 0  # positions of the sum
+        self._sum: NDArray[np.float64] | None = None
+
+    @property
+    def needs(self) -> Literal["last", "all"]:
+        """Whose hidden states must be made: for all but the last token's the whole text runs."""
+        return "last" if self.pooling.kind == "last" else "all"
+
+    def wanted(self, start: int, num_tokens: int) -> slice:
+        """Which hidden states of a chunk, that begins at position `start`, add() is to get."""
+        kind = self.pooling.kind
+        if kind == "mean":
+            return slice(None)
+        at = (0 if kind == "cls" else self._num_tokens - 1) - start
+        return slice(at, at + 1) if 0 <= at < num_tokens else slice(0)
+
+    def add(self, start: int, states: NDArray[np.float32]) -> None:
+        """Take the wanted states, float32 (tokens, dim), of the chunk at `start`."""
+        if self.pooling.kind == "mean":
+            assert start == self._num_taken, f"position {start} after {self._num_taken}"
+        if self._sum is None:
+            self._sum = np.zeros(states.shape[1])
+        # One after the other: the same bits however the text was cut into chunks.
+        for state in states:
+            self._sum += state
+        self._num_taken += len(states)
+
+    def result(self) -> NDArray[np.float32]:
+        """The embedding, float32 (dim,) or (dimensions,), when the whole text has run.
+
+        LlambaError if the model gave infinite or undefined numbers.
+        """
+        expected = self._num_tokens if self.pooling.kind == "mean" else 1
+        assert self._sum is not None and self._num_taken == expected, "states are missing"
+        vector = self._sum[: self.pooling.dimensions] / expected
+        if not np.isfinite(vector).all():
+            raise LlambaError(
+                "the model gave numbers that are infinite or undefined, and so no embedding: the "
+                "file is damaged, or its values are out of range"
+            )
+        length = float(np.sqrt(np.square(vector).sum()))
+        if self.pooling.normalize and length > 0:
+            vector = vector / length
+        return vector.astype(np.float32)

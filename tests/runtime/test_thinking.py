@@ -1,0 +1,171 @@
+"""Thinking before the answer: budget, forced end, the grammar that begins after it."""
+
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from llamba import SamplingParams
+from llamba.errors import ConstraintError
+from llamba.runtime.constraints import Constraints
+from llamba.runtime.thinking import ThinkingConstraint, ThinkingTokens
+
+pytest.importorskip("llguidance")
+FORM = SimpleNamespace(name="think", start="<think>", end="</think>")
+
+
+@pytest.fixture
+def tokens(grammars: ModuleType) -> ThinkingTokens:
+    return ThinkingTokens(grammars.ByteTokenizer(), FORM)  # type: ignore[arg-type]
+
+
+def begin(
+    grammars: ModuleType, tokens: ThinkingTokens, form: dict[str, Any] | None = None, **options: Any
+) -> ThinkingConstraint:
+    start = None if form is None else grammars.compile_form(**form).start
+    options = {"opened": False, "budget": None, **options}
+    return ThinkingConstraint(tokens, begin=start, **options)
+
+
+def feed(grammars: ModuleType, constraint: ThinkingConstraint, text: str) -> None:
+    for byte in text.encode():
+        assert byte in grammars.ids_of(constraint), (text, chr(byte))
+        constraint.accept(byte)
+
+
+def forced(grammars: ModuleType, constraint: ThinkingConstraint) -> str:
+    """What it puts in, as far as there is only one way."""
+    text = ""
+    while len(ids := grammars.ids_of(constraint)) == 1:
+        constraint.accept(ids[0])
+        text += chr(ids[0])
+    return text
+
+
+def test_the_budget_forces_the_end(grammars: ModuleType, tokens: ThinkingTokens) -> None:
+    for opened in (True, False):
+        constraint = begin(grammars, tokens, opened=opened, budget=5)
+        feed(grammars, constraint, ("" if opened else "<think>") + "hello")
+        assert forced(grammars, constraint) == "</think>"
+        assert constraint.allowed() is None and not constraint.finished
+        feed(grammars, constraint, "anything")
+
+
+def test_no_budget_left_at_all(grammars: ModuleType, tokens: ThinkingTokens) -> None:
+    assert forced(grammars, begin(grammars, tokens, opened=True, budget=0)) == "</think>"
+    constraint = begin(grammars, tokens, budget=0)
+    feed(grammars, constraint, "<think>")
+    assert forced(grammars, constraint) == "</think>"
+
+
+def test_a_begun_end_is_completed(grammars: ModuleType, tokens: ThinkingTokens) -> None:
+    constraint = begin(grammars, tokens, opened=True, budget=5)
+    feed(grammars, constraint, "ab</t")
+    assert forced(grammars, constraint) == "hink>"
+
+
+def test_characters_are_not_cut(grammars: ModuleType, tokens: ThinkingTokens) -> None:
+    constraint = begin(grammars, tokens, opened=True, budget=2)
+    feed(grammars, constraint, "a🙂")  # the budget ends within the character
+    assert forced(grammars, constraint) == "</think>"
+
+
+def test_an_early_end_counts(grammars: ModuleType, tokens: ThinkingTokens) -> None:
+    constraint = begin(grammars, tokens, opened=True, budget=50)
+    feed(grammars, constraint, "a </think> b" * 20)  # only the first one is thinking
+    assert constraint.allowed() is None
+
+
+def test_without_thinking_nothing_is_forced(grammars: ModuleType, tokens: ThinkingTokens) -> None:
+    constraint = begin(grammars, tokens, budget=2)
+    feed(grammars, constraint, "<thin air, and much more of it <think>")
+    assert constraint.allowed() is None
+
+
+def test_the_grammar_begins_after_the_thinking(
+    grammars: ModuleType, tokens: ThinkingTokens
+) -> None:
+    constraint = begin(grammars, tokens, {"regex": "[0-9]{2}"}, opened=True, budget=9)
+    feed(grammars, constraint, "12 a{}")
+    assert grammars.END not in grammars.ids_of(constraint)  # an answer is still owed
+    feed(grammars, constraint, "</think>\n\n")
+    ids = grammars.ids_of(constraint)
+    assert ids == list(b"0123456789")  # no more whitespace
+    feed(grammars, constraint, "42")
+    assert constraint.finished
+
+
+def test_after_a_forced_end_too(grammars: ModuleType, tokens: ThinkingTokens) -> None:
+    constraint = begin(grammars, tokens, {"json": {"const": "x"}}, opened=True, budget=1)
+    feed(grammars, constraint, "h")
+    assert forced(grammars, constraint) == "</think>"
+    feed(grammars, constraint, '"x"')
+    assert constraint.finished
+    with pytest.raises(ConstraintError):
+        constraint.accept(ord("y"))
+
+
+def test_an_answer_without_thinking(grammars: ModuleType, tokens: ThinkingTokens) -> None:
+    constraint = begin(grammars, tokens, {"choice": ["yes", "<no>"]}, budget=3)
+    assert grammars.ids_of(constraint) == [ord("<"), ord("y")]
+    feed(grammars, constraint, "yes")
+    assert constraint.finished
+    both = begin(grammars, tokens, {"choice": ["yes", "<no>"]})
+    feed(grammars, both, "<")
+    assert grammars.ids_of(both) == [ord("n"), ord("t")]  # the answer, or the start text
+    feed(grammars, both, "no>")
+    assert both.finished
+    thinks = begin(grammars, tokens, {"choice": ["yes", "<no>"]})
+    feed(grammars, thinks, "<think>well</think><no>")
+    assert thinks.finished
+
+
+def test_tokens_that_end_and_begin_at_once(grammars: ModuleType) -> None:
+    """A token with the end of the thinking and some answer in it could not be held to a form."""
+
+    class Wide(grammars.ByteTokenizer):
+        def token_bytes(self, token_id: int) -> bytes:
+            wide = {grammars.CALL: b">{", grammars.EMPTY: b">\n"}
+            return wide.get(token_id) or super().token_bytes(token_id)
+
+    tokens = ThinkingTokens(Wide(), FORM)  # type: ignore[arg-type]
+    constraint = begin(grammars, tokens, {"regex": "[{]x"}, opened=True)
+    assert grammars.CALL in grammars.ids_of(constraint)
+    feed(grammars, constraint, "a</think")
+    ids = grammars.ids_of(constraint)
+    assert grammars.CALL not in ids and grammars.EMPTY in ids
+    constraint.accept(grammars.EMPTY)
+    feed(grammars, constraint, "{x")
+    assert constraint.finished
+
+
+class Shows(SimpleNamespace):
+    """A template's source, all that constraints look at."""
+
+
+def test_the_template_says_how_the_model_thinks(grammars: ModuleType) -> None:
+    pytest.importorskip("llamba.models.chat.reasoning")
+    tokenizer = grammars.ByteTokenizer()
+    tokenizer.vocabulary.controls = frozenset()
+    tokenizer.vocabulary.texts = []
+    tokenizer.shown_special_tokens = lambda: []
+    tokenizer.decode = lambda ids, **_: bytes(ids).decode()
+    constraints = Constraints(tokenizer)
+    template: Any = Shows(source="{{ '<think>' }} {{ '</think>' }}")
+    both = SamplingParams(thinking_budget=2, structured_outputs={"regex": "[0-9]"})
+
+    def of(prompt: str, params: SamplingParams, template: Any = template) -> Any:
+        made = constraints.of(params, list(prompt.encode()), template)
+        return None if made is None else made()
+
+    assert of("x", SamplingParams()) is None
+    assert of("x", SamplingParams(thinking_budget=2), None) is None
+    opened = of("assistant\n<think>\n", both)
+    feed(grammars, opened, "ab")
+    assert forced(grammars, opened) == "</think>"
+    closed = of("assistant\n<think>\n\n</think>\n\n", both)  # turned off by the template
+    assert grammars.ids_of(closed) == list(b"0123456789")
+    free = of("assistant\n", both)
+    assert grammars.ids_of(free) == [*b"0123456789", ord("<")]
+    plain = of("assistant\n<think>\n", both, Shows(source="{{ messages }}"))
+    assert grammars.ids_of(plain) == list(b"0123456789")
