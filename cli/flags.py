@@ -14,6 +14,16 @@ _ENGINE = {
     "prefix_cache": "--no-prefix-cache",
     "deterministic": "--deterministic",
 }
+_SERVER = {
+    "port": "--port",
+    "max_queue": "--max-queue",
+    "max_body_bytes": "--max-body",
+    "idle_unload_s": "--keep-alive",
+    "request_timeout_s": "--timeout",
+    "shutdown_grace_s": "--shutdown-grace",
+    "tls_cert": "--tls-cert",
+    "tls_key": "--tls-key",
+}
 
 
 def in_flags(message: str, *, sampling: bool = True) -> str:
@@ -24,7 +34,7 @@ def in_flags(message: str, *, sampling: bool = True) -> str:
     >>> in_flags("kv_tokens=5: must be at least 64; pass a smaller context_length")
     '--kv-tokens 5: must be at least 64; pass a smaller --ctx-size'
     """
-    flags = _sampling() | _ENGINE if sampling else _ENGINE
+    flags = _sampling() | _ENGINE | _SERVER if sampling else _ENGINE
 
     def flag(match: re.Match[str]) -> str:
         name, value = match[1], match[2]

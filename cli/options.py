@@ -164,6 +164,36 @@ prompt_cache_option = click.option(
 )
 
 
+def constraint_options(command: _F) -> _F:
+    """Adds the options about the form of the answer; `constraint_from` takes them out again."""
+    file = click.Path(exists=True, dir_okay=False, path_type=Path)
+    for flags, kind, metavar, text in reversed(
+        (
+            (("-j", "--json-schema"), str, "SCHEMA", "Answer in JSON of this schema; {} is any."),
+            (("-jf", "--json-schema-file"), file, "FILE", "The same, the schema from a file."),
+            (("--grammar",), str, "GRAMMAR", "Answer in the language of this GBNF grammar."),
+            (("--grammar-file",), file, "FILE", "The same, the grammar from a file."),
+        )
+    ):
+        command = click.option(*flags, type=kind, metavar=metavar, help=text)(command)
+    return command
+
+
+def constraint_from(options: dict[str, Any]) -> dict[str, Any]:
+    """Takes the form of the answer out, as fields of SamplingParams ({}: it is free)."""
+    given: dict[str, tuple[str, str]] = {}  # flag -> (field of StructuredOutputs, text)
+    for name, kind in (("json_schema", "json"), ("grammar", "grammar")):
+        text, file = options.pop(name), options.pop(f"{name}_file")
+        flag = f"--{name.replace('_', '-')}"
+        if text is not None:
+            given[flag] = kind, text
+        if file is not None:
+            given[f"{flag}-file"] = kind, _read_text(file, f"{flag}-file", "a text file")
+    if len(given) > 1:
+        raise InvalidParameterError(f"{' and '.join(given)}: give one of them")
+    return {"structured_outputs": dict(given.values())} if given else {}
+
+
 def engine_from(options: dict[str, Any]) -> EngineOptions:
     """Takes the engine's options out of a command's keyword arguments."""
     template, file = options.pop("chat_template"), options.pop("chat_template_file")
@@ -172,7 +202,7 @@ def engine_from(options: dict[str, Any]) -> EngineOptions:
             raise InvalidParameterError(
                 "--chat-template and --chat-template-file: give one of them"
             )
-        template = _read_template(file)
+        template = _read_text(file, "--chat-template-file", "a file with a Jinja template")
     return EngineOptions(
         num_threads=options.pop("threads"),
         context_length=options.pop("ctx_size"),
@@ -192,14 +222,12 @@ def cache_from(options: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _read_template(file: Path) -> str:
+def _read_text(file: Path, flag: str, wanted: str) -> str:
     try:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         why = "it is not UTF-8 text" if isinstance(error, ValueError) else error.strerror
-        raise InvalidParameterError(
-            f"--chat-template-file {file}: {why}; give a file with a Jinja template"
-        ) from error
+        raise InvalidParameterError(f"{flag} {file}: {why}; give {wanted}") from error
 
 
 def sampling_values(options: dict[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,8 @@ from .answer import Answer, Interrupt, collect, stats_line
 from .console import describe_sizes, note, print_json
 from .main import INTERRUPTED
 from .options import (
+    constraint_from,
+    constraint_options,
     engine_from,
     engine_options,
     prompt_cache_option,
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
 @prompt_cache_option
 @engine_options
 @sampling_options
+@constraint_options
 def command(
     arguments: tuple[str, ...],
     model: str | None,
@@ -76,7 +79,8 @@ def command(
     engine = engine_from(options)
     loading.check_prompt_cache(prompt_cache, engine)
     question = split(arguments, model)
-    values = sampling_values(options)
+    form = constraint_from(options)
+    values = sampling_values(options | form)
     nothing = not question.text.strip() and not files
     # With nothing to say yet, the prompt (or the error) comes first; else stdin gets the load time.
     prompt = assemble(question, files, started=started, raw=raw) if nothing else None
