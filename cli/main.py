@@ -17,6 +17,7 @@ from ..errors import LlambaError, RequestError, ResourceError
 COMMANDS = {
     "run": "Answer one prompt, streamed to the terminal.",
     "chat": "Talk with a model.",
+    "serve": "Answer the clients of OpenAI, Anthropic and Ollama, and a chat page.",
     "pull": "Fetch a model into the cache.",
     "list": "Show the models in the cache.",
     "rm": "Delete a model from the cache.",

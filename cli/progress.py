@@ -20,12 +20,13 @@ SHORT_S = 0.5  # work that is done sooner is not worth a line or a bar, nor rich
 
 
 @contextmanager
-def progress(name: str) -> Iterator[Progress]:
+def progress(name: str, *, bars: bool = True) -> Iterator[Progress]:
     """Shows the events of the store ("wait", "download", "verify": bytes) and of the kernels
 
-    ("compile": a count) once they take longer than SHORT_S; `name` is the model's.
+    ("compile": a count) once they take longer than SHORT_S; `name` is the model's. bars=False:
+    lines in a terminal, too.
     """
-    shown = _Bars(name) if sys.stderr.isatty() else _Lines(name)
+    shown = _Bars(name) if bars and sys.stderr.isatty() else _Lines(name)
     started: dict[str, float] = {}
 
     def update(event: str, done: int, total: int) -> None:

@@ -1,0 +1,1 @@
+"""The HTTP server: three dialects over one kind of request, and a page to chat in."""

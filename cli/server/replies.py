@@ -1,0 +1,152 @@
+"""What goes back: JSON that always encodes, and streams that notice when nobody listens."""
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncGenerator, Callable, Mapping
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from .errors import ApiError, body_of, translate
+
+logger = logging.getLogger(__name__)
+
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+SSE_DONE = b"data: [DONE]\n\n"
+SSE_PING = b": ping\n\n"
+SSE = "text/event-stream; charset=utf-8"
+NDJSON = "application/x-ndjson"
+_STREAM_HEADERS = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
+
+
+def dumps(value: Any) -> bytes:
+    """Compact JSON; half a surrogate pair, which no UTF-8 has, becomes "?"."""
+    return _encode(value).encode("utf-8", "replace")
+
+
+def sse(value: Any) -> bytes:
+    """One event without a name."""
+    return b"data: " + dumps(value) + b"\n\n"
+
+
+def named_sse(name: str, value: Any) -> bytes:
+    """One event with a name, as Anthropic's and the responses API's clients expect."""
+    return b"event: " + name.encode() + b"\ndata: " + dumps(value) + b"\n\n"
+
+
+def ndjson(value: Any) -> bytes:
+    """One line."""
+    return dumps(value) + b"\n"
+
+
+class JsonReply(Response):
+    """A JSON document."""
+
+    def __init__(
+        self, value: Any, *, status: int = 200, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(
+            dumps(value), status, headers=dict(headers or {}), media_type="application/json"
+        )
+
+
+def error_reply(error: ApiError, dialect: str) -> JsonReply:
+    """An error before anything else was sent."""
+    return JsonReply(body_of(error, dialect), status=error.status, headers=error.headers)
+
+
+class StreamReply(Response):
+    """A stream of chunks, each sent at once.
+
+    Args:
+        chunks: yields what is sent. An error that it raises becomes one more chunk, by `on_error`:
+            the headers are long gone, and a silent end would look like a complete answer.
+        close: called when the client has gone, from the event loop; `chunks` must end after it.
+        ping: sent after `ping_s` seconds of silence.
+    """
+
+    def __init__(
+        self,
+        chunks: AsyncGenerator[bytes, None],
+        *,
+        close: Callable[[], None],
+        on_error: Callable[[ApiError], bytes],
+        media_type: str = SSE,
+        ping: bytes | None = None,
+        ping_s: float = 15.0,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(None, 200, headers=dict(headers or {}), media_type=media_type)
+        # Response counted an empty body.
+        self.raw_headers = [h for h in self.raw_headers if h[0] != b"content-length"]
+        self.raw_headers += _STREAM_HEADERS
+        self._chunks, self._close, self._on_error = chunks, close, on_error
+        self._ping, self._ping_s = ping, ping_s
+        self._sent = 0  # chunks, to see silence by
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send everything; returns when the stream has ended or the client has gone."""
+        start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+        watcher = asyncio.create_task(self._watch(receive))
+        pinger = asyncio.create_task(self._keep_alive(send)) if self._ping else None
+        try:
+            await send(start)
+            try:
+                async for chunk in self._chunks:
+                    self._sent += 1
+                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            except Exception as error:
+                problem = translate(error)
+                if problem.status == 500:  # 503 is no fault: overloaded, cancelled, stopping
+                    logger.exception("a stream failed")
+                body = self._on_error(problem)
+                await send({"type": "http.response.body", "body": body, "more_body": True})
+            if pinger is not None:
+                pinger.cancel()
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        except OSError:
+            pass  # the client has gone: the watcher knows, or will be told below
+        finally:
+            watcher.cancel()
+            if pinger is not None:
+                pinger.cancel()
+            self._close()
+            await self._chunks.aclose()
+
+    async def _watch(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self._close()
+
+    async def _keep_alive(self, send: Send) -> None:
+        while True:
+            before = self._sent
+            await asyncio.sleep(self._ping_s)
+            if self._sent == before:
+                await send({"type": "http.response.body", "body": self._ping, "more_body": True})
+
+
+class Watch:
+    """`async with Watch(request, close)`: calls `close` if the client goes away meanwhile."""
+
+    def __init__(self, request: Request, close: Callable[[], None]) -> None:
+        self._receive, self._close = request.receive, close
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> "Watch":
+        """Begin to watch."""
+        self._task = asyncio.create_task(self._wait())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Nobody needs to know any more."""
+        assert self._task is not None
+        self._task.cancel()
+
+    async def _wait(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self._close()

@@ -1,0 +1,313 @@
+"""How a server ends: what may finish, what is cut off, and what it says."""
+
+import asyncio
+import json
+import re
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from llamba.cli.server.lifecycle import ServerLifecycle
+
+STORY = [{"role": "user", "content": "Tell me a very long story about a king and his horse."}]
+ENDLESS = {"max_tokens": 3000, "ignore_eos": True}
+REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "chat": ("/v1/chat/completions", {"messages": STORY, **ENDLESS}),
+    "text": ("/v1/completions", {"prompt": "Once upon a time", **ENDLESS}),
+    "anthropic": ("/v1/messages", {"messages": STORY, "max_tokens": 3000, "model": "small"}),
+    "ollama": ("/api/chat", {"messages": STORY, "model": "small"}),
+    "responses": ("/v1/responses", {"input": "Count to ten thousand, one number a line."}),
+}
+
+
+# -- the state ------------------------------------------------------------------------------------
+class Closeable:
+    closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_an_idle_server_stops_at_once() -> None:
+    said: list[str] = []
+    lifecycle = ServerLifecycle(60, said.append)
+    asyncio.run(lifecycle.drain())
+    assert lifecycle.draining and not lifecycle.expired and said == ["stopping"]
+
+
+def test_answers_may_finish() -> None:
+    async def work() -> None:
+        said: list[str] = []
+        lifecycle = ServerLifecycle(60, said.append)
+
+        async def answer() -> None:
+            async with lifecycle.request():
+                await asyncio.sleep(0.1)
+
+        tasks = [asyncio.create_task(answer()) for _ in range(3)]
+        await asyncio.sleep(0)
+        started = time.monotonic()
+        await lifecycle.drain()
+        assert time.monotonic() - started < 5 and not lifecycle.expired
+        assert said == [
+            "stopping: 3 answers may finish within 60 s",
+            "stopping: all answers are finished",
+        ]
+        await asyncio.gather(*tasks)
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("forced", [False, True])
+def test_what_does_not_finish_is_closed(forced: bool) -> None:
+    async def work() -> None:
+        said: list[str] = []
+        lifecycle = ServerLifecycle(60 if forced else 0.05, said.append)
+        running, late, gone = Closeable(), Closeable(), Closeable()
+        lifecycle.on_expiry.append(lambda: said.append("expired"))
+        lifecycle.add(running)
+        lifecycle.add(gone)
+        lifecycle.remove(gone)
+        async with lifecycle.request():
+            if forced:
+                asyncio.get_running_loop().call_later(0.05, lifecycle.force)
+            started = time.monotonic()
+            await lifecycle.drain()
+            assert time.monotonic() - started < 5
+        assert lifecycle.expired and running.closed and not gone.closed
+        lifecycle.add(late)
+        assert late.closed
+        assert said[1:] == ["stopping: 1 unfinished is cut off", "expired"]
+
+    asyncio.run(work())
+
+
+def test_what_a_request_leaves_behind_is_closed() -> None:
+    async def work() -> None:
+        lifecycle = ServerLifecycle(60)
+        others, ended, left = Closeable(), Closeable(), Closeable()
+        lifecycle.add(others)
+        with pytest.raises(ValueError):
+            async with lifecycle.request():
+                lifecycle.add(ended)
+                lifecycle.add(left)
+                lifecycle.remove(ended)
+                raise ValueError("a fault after the engine was asked")
+        assert (others.closed, ended.closed, left.closed) == (False, False, True)
+
+    asyncio.run(work())
+
+
+# -- a process ------------------------------------------------------------------------------------
+class Reader(threading.Thread):
+    """Reads one stream to its end."""
+
+    def __init__(self, url: str, kind: str) -> None:
+        super().__init__(daemon=True)
+        self.url, self.kind = url, kind
+        self.lines: list[str] = []
+        self.failure: Exception | None = None
+        self.start()
+
+    def run(self) -> None:
+        path, body = REQUESTS[self.kind]
+        try:
+            with httpx.stream(
+                "POST", self.url + path, json={**body, "stream": True}, timeout=120
+            ) as reply:
+                assert reply.status_code == 200, reply.read()
+                self.lines.extend(line for line in reply.iter_lines() if line)
+        except Exception as error:
+            self.failure = error
+
+    def wait_begun(self) -> None:
+        deadline = time.monotonic() + 60
+        while len(self.lines) < 3 and self.failure is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+    def check_end(self, code: str) -> None:
+        """The last event is an error in the dialect's form, then the usual end."""
+        self.join(60)
+        assert self.failure is None, (self.kind, self.failure)
+        last = self.lines[-1]
+        if self.kind in ("chat", "text"):
+            assert last == "data: [DONE]"
+            assert json.loads(self.lines[-2].removeprefix("data: "))["error"]["code"] == code
+        elif '"done":true' in last or "_stop" in last or '"response.completed"' in last:
+            pass  # the story was at its end
+        elif self.kind == "anthropic":
+            assert self.lines[-2] == "event: error"
+            assert "stopping" in json.loads(last.removeprefix("data: "))["error"]["message"]
+        elif self.kind == "ollama":
+            assert "stopping" in json.loads(last)["error"]
+        else:
+            assert any("stopping" in line for line in self.lines[-4:]), self.lines[-4:]
+
+
+@pytest.fixture
+def small(spawn: Callable[..., Any], models: Callable[[str], Path]) -> Callable[..., Any]:
+    """small("--shutdown-grace", "1s") -> `llamba serve` over SmolLM2, ready."""
+
+    def start(*args: str) -> Any:
+        path = models("smollm2")
+        return spawn(f"small={path}", "--port", "0", "-c", "4096", *args).wait_ready()
+
+    return start
+
+
+@pytest.mark.slow
+@pytest.mark.kernels
+@pytest.mark.model("smollm2")
+def test_sigterm_with_eight_streams_open(small: Callable[..., Any]) -> None:
+    server = small("--shutdown-grace", "2s", "--kv-tokens", "32768")
+    kinds = ["chat", "text", "anthropic", "ollama", "responses", "chat", "text", "anthropic"]
+    readers = [Reader(server.url, kind) for kind in kinds]
+    for reader in readers:
+        reader.wait_begun()
+    idle = httpx.Client(base_url=server.url)  # kept alive, which must not hold up the end
+    assert idle.get("/health").status_code == 200
+    server.process.send_signal(signal.SIGTERM)
+    started = time.monotonic()
+    time.sleep(0.5)
+    assert (idle.get("/health").status_code, idle.get("/health").json()["status"]) == (
+        503,
+        "stopping",
+    )
+    refused = httpx.post(server.url + "/v1/completions", json={"prompt": "x"})
+    assert refused.status_code == 503 and "retry-after" in refused.headers
+    for reader in readers:
+        reader.check_end("server_shutdown")
+    assert server.process.wait(20) == 0
+    assert time.monotonic() - started < 2 + 1 + 3  # a busy machine takes its time
+    said = server.said()
+    assert re.search(r"stopping: [5-8] answers may finish within 2 s", said)
+    assert re.search(r"stopping: [5-8] unfinished are cut off", said)
+    assert "Traceback" not in said and '"level"' not in said
+    idle.close()
+
+
+@pytest.mark.slow
+@pytest.mark.kernels
+@pytest.mark.model("smollm2")
+def test_sigterm_lets_answers_finish(small: Callable[..., Any]) -> None:
+    server = small("--shutdown-grace", "60s")
+    bodies = {"prompt": "Once", "max_tokens": 60, "ignore_eos": True}
+    replies: list[Any] = []
+
+    def ask() -> None:
+        replies.append(httpx.post(server.url + "/v1/completions", json=bodies, timeout=60).json())
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.5)
+    assert server.stop() == 0
+    for thread in threads:
+        thread.join()
+    assert [reply["choices"][0]["finish_reason"] for reply in replies] == ["length"] * 4
+    assert "stopping: all answers are finished" in server.said()
+
+
+@pytest.mark.slow
+@pytest.mark.kernels
+@pytest.mark.model("smollm2")
+def test_a_second_interrupt_does_not_wait(small: Callable[..., Any]) -> None:
+    server = small("--shutdown-grace", "60s")
+    reader = Reader(server.url, "text")
+    reader.wait_begun()
+    server.process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    assert server.process.poll() is None
+    started = time.monotonic()
+    assert server.stop(signal.SIGINT) == 130
+    assert time.monotonic() - started < 10
+    reader.check_end("server_shutdown")
+
+
+@pytest.mark.slow
+@pytest.mark.kernels
+@pytest.mark.model("smollm2")
+def test_clients_that_do_not_read_do_not_hold_up_the_end(small: Callable[..., Any]) -> None:
+    server = small("--shutdown-grace", "1s")
+    host, _, port = server.url.removeprefix("http://").partition(":")
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+        client.connect((host, int(port)))
+        body = json.dumps({"prompt": "Once", "stream": True, **ENDLESS}).encode()
+        client.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+            b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
+        )
+        half = socket.create_connection((host, int(port)))  # sends half a request
+        half.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n"
+        )
+        time.sleep(3)
+        started = time.monotonic()
+        assert server.stop() == 0
+        assert time.monotonic() - started < 1 + 1 + 4  # a busy machine takes its time
+        half.close()
+
+
+@pytest.mark.kernels
+@pytest.mark.model("smollm2")
+def test_a_signal_while_it_loads(spawn: Callable[..., Any], models: Callable[[str], Path]) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    server = spawn(str(models("smollm2")), "--port", str(port))
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            httpx.get(f"http://127.0.0.1:{port}/health")
+            break
+        except httpx.TransportError:
+            assert time.monotonic() < deadline and server.process.poll() is None, server.said()
+            time.sleep(0.02)
+    assert server.stop() == 0
+    assert server.said().startswith(("stopping", "llamba serves", "{"))
+
+
+@pytest.mark.kernels
+def test_health_says_what_the_server_does(
+    serve: Callable[..., Any], tiny_gguf: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from llamba.cli.server import models as models_module
+
+    opened = threading.Event()
+    open_llm = models_module._open
+
+    def slowly(source: str, **engine: Any) -> Any:
+        opened.wait(30)
+        return open_llm(source, **engine)
+
+    monkeypatch.setattr(models_module, "_open", slowly)
+    path = str(tiny_gguf(weights="Q4_K"))
+    server = serve(wait=False, models={"tiny": path})
+    for name in ("/health", "/v1/health", "/healthz"):
+        reply = server.get(name)
+        assert (reply.status_code, reply.json()) == (503, {"status": "loading"})
+        assert "retry-after" in reply.headers
+    replies: list[int] = []
+    body = {"prompt": "x", "max_tokens": 2}
+    waiting = threading.Thread(
+        target=lambda: replies.append(server.post("/v1/completions", json=body).status_code)
+    )
+    waiting.start()
+    time.sleep(0.2)
+    assert not replies  # it waits for the model
+    opened.set()
+    waiting.join(60)
+    assert replies == [200]
+    assert server.get("/health").json() == {"status": "ok"}
+    with server.client() as client:
+        assert client.head("/health").status_code == 200
+    assert server.get("/version").json()["version"]

@@ -1,0 +1,282 @@
+"""What is counted and logged; and that nothing goes on for clients that have gone (PAINS P61)."""
+
+import json
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llamba.cli.server.access_log import JsonLines
+from llamba.errors import ResourceError
+
+pytestmark = pytest.mark.kernels
+LONG = "word " * 1500  # takes a while to be read
+ENDLESS = {"max_tokens": 1500, "ignore_eos": True}
+
+
+def value(server: Any, name: str, **labels: str) -> float:
+    """A metric's value; 0 if it has none yet."""
+    for line in server.get("/metrics").text.splitlines():
+        match = re.fullmatch(r"(\w+)(?:\{(.*)\})? (\S+)", line)
+        if match and match[1] == name:
+            found = dict(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', match[2] or ""))
+            if all(found.get(label) == wanted for label, wanted in labels.items()):
+                return float(match[3])
+    return 0.0
+
+
+def until(check: Callable[[], Any], timeout_s: float = 20) -> Any:
+    deadline = time.monotonic() + timeout_s
+    while not (found := check()):
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.01)
+    return found
+
+
+class Client:
+    """A client that says what it wants and may leave at any moment."""
+
+    def __init__(self, server: Any, path: str, body: dict[str, Any]) -> None:
+        host, _, port = server.url.removeprefix("http://").partition(":")
+        self.socket = socket.create_connection((host, int(port)), timeout=60)
+        data = json.dumps(body).encode()
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        self.socket.sendall(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
+
+    def read(self, num_bytes: int) -> bytes:
+        found = b""
+        while len(found) < num_bytes:
+            piece = self.socket.recv(4096)
+            assert piece, "the server closed"
+            found += piece
+        return found
+
+    def leave(self) -> None:
+        self.socket.close()
+
+
+def prompt(text: str = LONG) -> dict[str, Any]:
+    """A text that no other request has sent: nothing of it is cached."""
+    return {"prompt": f"{time.monotonic_ns()} {text}", **ENDLESS}
+
+
+@pytest.mark.model("smollm2")
+def test_p61_gone_while_the_prompt_is_read(live: Any) -> None:
+    before = live.idle()
+    client = Client(live, "/v1/completions", {**prompt(), "stream": True})
+    until(lambda: live.llm.stats.running)
+    client.leave()
+    after = live.idle()
+    assert after.cancellations == before.cancellations + 1
+    assert after.decode_tokens - before.decode_tokens < 300
+
+
+@pytest.mark.model("smollm2")
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"prompt": "Once upon a time", **ENDLESS}),
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": "Tell me all of it"}], **ENDLESS},
+        ),
+    ],
+)
+def test_p61_gone_in_the_middle_of_a_stream(live: Any, path: str, body: dict[str, Any]) -> None:
+    before = live.idle()
+    aborted = value(live, "llamba_requests_total", dialect="openai", reason="abort")
+    client = Client(live, path, {**body, "stream": True})
+    client.read(1000)
+    client.leave()
+    after = live.idle()
+    assert after.cancellations == before.cancellations + 1
+    assert after.decode_tokens - before.decode_tokens < 500
+    until(lambda: value(live, "llamba_requests_total", dialect="openai", reason="abort") > aborted)
+    assert value(live, "llamba_cancellations_total") == after.cancellations
+    assert value(live, "llamba_requests_in_progress") == 0
+    until(lambda: live.log[-1]["path"] == "/metrics")
+    line = [each for each in live.log if each["path"] == path][-1]
+    assert line["client_gone"] and line["reason"] == "abort" and line["completion_tokens"] > 0
+
+
+@pytest.mark.model("smollm2")
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"prompt": "Once upon a time", **ENDLESS}),
+        ("/v1/messages", {"model": "smollm2", "max_tokens": 1500, "messages": "HI"}),
+        ("/api/generate", {"model": "smollm2", "prompt": "Once", "options": {"num_predict": 1500}}),
+        ("/v1/responses", {"input": "Tell me a very long story"}),
+    ],
+)
+def test_p61_gone_before_a_whole_answer(live: Any, path: str, body: dict[str, Any]) -> None:
+    if body.get("messages") == "HI":
+        body = {**body, "messages": [{"role": "user", "content": "Count to one thousand."}]}
+    if path == "/api/generate":
+        body = {**body, "stream": False}
+    before = live.idle()
+    client = Client(live, path, body)
+    until(lambda: live.llm.stats.decode_tokens > before.decode_tokens)
+    client.leave()
+    after = live.idle()
+    assert after.cancellations == before.cancellations + 1
+    assert after.decode_tokens - before.decode_tokens < 500
+
+
+@pytest.fixture
+def narrow(serve: Callable[..., Any], models: Callable[[str], Path]) -> Any:
+    """One sequence at a time; two may wait."""
+    engine = {"max_sequences": 1, "context_length": 2048}
+    return serve(models={"smollm2": str(models("smollm2"))}, engine=engine, max_queue=2)
+
+
+@pytest.mark.model("smollm2")
+def test_p61_gone_in_the_queue(narrow: Any) -> None:
+    first = Client(narrow, "/v1/completions", {**prompt("Once"), "stream": True})
+    first.read(500)
+    second = Client(narrow, "/v1/completions", {**prompt("Twice"), "stream": True})
+    until(lambda: narrow.llm.stats.waiting == 1)
+    assert value(narrow, "llamba_sequences_waiting", model="smollm2") == 1
+    assert value(narrow, "llamba_sequences_running", model="smollm2") == 1
+    assert value(narrow, "llamba_kv_pages_used", model="smollm2") >= 1
+    second.leave()
+    until(lambda: narrow.llm.stats.waiting == 0)
+    assert first.read(500)
+    first.leave()
+    assert narrow.idle().cancellations == 2
+
+
+@pytest.mark.model("smollm2")
+def test_a_full_queue_is_503_with_retry_after(narrow: Any) -> None:
+    clients = [Client(narrow, "/v1/completions", {**prompt("Once"), "stream": True})]
+    clients[0].read(500)
+    for num_waiting in (1, 2):
+        clients.append(Client(narrow, "/v1/completions", {**prompt("Once"), "stream": True}))
+        until(lambda n=num_waiting: narrow.llm.stats.waiting == n)
+    for path, body in {
+        "/v1/completions": {"prompt": "x"},
+        "/v1/messages": {
+            "model": "smollm2",
+            "max_tokens": 5,
+            "messages": [{"role": "user", "content": "x"}],
+        },
+        "/api/generate": {"model": "smollm2", "prompt": "x"},
+    }.items():
+        reply = narrow.post(path, json=body)
+        assert reply.status_code == 503 and int(reply.headers["retry-after"]) > 0, path
+        assert "error" in reply.json()
+    for client in clients:
+        client.leave()
+    narrow.idle()
+    assert narrow.post("/v1/completions", json={"prompt": "x", "max_tokens": 2}).is_success
+
+
+@pytest.mark.model("smollm2")
+def test_a_burst_does_not_pass_a_full_queue(narrow: Any) -> None:
+    statuses: list[int] = []
+
+    def ask() -> None:
+        body = {"prompt": f"{LONG[:1000]}", "max_tokens": 15, "ignore_eos": True}
+        statuses.append(narrow.post("/v1/completions", json=body).status_code)
+
+    threads = [threading.Thread(target=ask) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(statuses) == {200, 503}
+    assert 3 <= statuses.count(200) <= 8  # at once 3; those that come later may find a place
+    many = {"prompt": ["Once"] * 20, "max_tokens": 1}  # is one request
+    assert narrow.post("/v1/completions", json=many).status_code == 200
+
+
+def test_counts_and_times_of_a_request(tiny_live: Any) -> None:
+    def counts() -> list[float]:
+        return [
+            value(tiny_live, "llamba_requests_total", model="tiny", dialect="openai"),
+            value(tiny_live, "llamba_prompt_tokens_total", model="tiny"),
+            value(tiny_live, "llamba_completion_tokens_total", model="tiny"),
+            value(tiny_live, "llamba_time_to_first_token_seconds_count", model="tiny"),
+            value(tiny_live, "llamba_time_per_output_token_seconds_count", model="tiny"),
+            value(tiny_live, "llamba_queue_seconds_count", model="tiny"),
+            value(tiny_live, "llamba_e2e_seconds_count", model="tiny"),
+        ]
+
+    body = {"prompt": "hello", "max_tokens": 7, "ignore_eos": True}
+    assert tiny_live.post("/v1/completions", json=body).is_success
+    before = counts()
+    reply = tiny_live.post("/v1/completions", json=body).json()
+    changes = [b - a for a, b in zip(before, counts(), strict=True)]
+    assert changes == [1, reply["usage"]["prompt_tokens"], 7, 1, 1, 1, 1]
+    assert value(tiny_live, "llamba_model_loaded", model="tiny") == 1
+    text = tiny_live.get("/metrics").text
+    assert "llamba_build_info{version=" in text
+    for name in ("kv_pages_free", "prefix_cache_queries_total", "preemptions_total", "failures"):
+        assert f"llamba_{name}" in text
+
+
+def test_what_clients_invent_is_no_label(tiny_live: Any) -> None:
+    for i in range(5):
+        tiny_live.get(f"/invented-{i}")
+        tiny_live.post("/v1/completions", json={"model": f"invented-{i}", "prompt": "x"})
+        with tiny_live.client() as client:
+            client.request(f"VERB{i}", "/health")
+    text = tiny_live.get("/metrics").text
+    assert "invented" not in text and "VERB" not in text
+    assert value(tiny_live, "llamba_http_requests_total", path="unmatched", status="404") >= 5
+    assert value(tiny_live, "llamba_http_requests_total", path="/v1/completions", status="404") >= 5
+
+
+# -- the log --------------------------------------------------------------------------------------
+def last(server: Any, path: str) -> dict[str, Any]:
+    return until(lambda: [each for each in server.log if each["path"] == path])[-1]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_log_tells_what_happened_and_no_secrets(tiny_live: Any, stream: bool) -> None:
+    body = {"prompt": "SECRET hello", "max_tokens": 5, "ignore_eos": True, "stream": stream}
+    headers = {"Authorization": "Bearer KEY", "x-request-id": "my-id.1"}
+    tiny_live.log.clear()
+    reply = tiny_live.post("/v1/completions?token=SECRET", json=body, headers=headers)
+    assert reply.headers["x-request-id"] == "my-id.1"
+    line = last(tiny_live, "/v1/completions")
+    assert line["method"] == "POST" and line["status"] == 200 and line["client"] == "127.0.0.1"
+    assert line["request_id"] == "my-id.1" and line["model"] == "tiny"
+    assert line["dialect"] == "openai" and line["reason"] == "length"
+    assert line["completion_tokens"] == 5 and line["prompt_tokens"] > 0
+    assert line["ms"] > 0 and line["ttft_ms"] > 0 and line["tokens_per_s"] > 0
+    text = json.dumps(tiny_live.log)
+    assert "SECRET" not in text and "KEY" not in text
+
+
+def test_ids_and_paths_can_not_forge_lines(tiny_live: Any) -> None:
+    tiny_live.log.clear()
+    for wrong in ("a b", "x" * 65, 'a"b'):
+        reply = tiny_live.get("/version", headers={"x-request-id": wrong})
+        assert reply.headers["x-request-id"].startswith("req_")
+    tiny_live.get("/a%0A%1B%5B31m" + "x" * 1000)
+    assert all(len(each["path"]) <= 200 for each in tiny_live.log)
+
+
+def test_lines_stay_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = JsonLines(tmp_path / "log")
+    lines.write({"path": "/a\n\x1b[31m\u2028\ud800"})
+    lines.close()
+    lines.write({"after": "close"})  # no reason to fail
+    text = (tmp_path / "log").read_text()
+    assert text.count("\n") == 1 and text.isascii() and "\x1b" not in text
+    assert json.loads(text)["path"] == "/a\n\x1b[31m\u2028\ud800"
+    JsonLines().write({"a": 1})
+    assert capsys.readouterr().err == '{"a": 1}\n'
+    with pytest.raises(ResourceError, match="can't write the log"):
+        JsonLines(tmp_path / "absent" / "log")
+
+
+def test_anthropics_clients_find_the_id(tiny_live: Any) -> None:
+    reply = tiny_live.post("/v1/messages", json={})
+    assert reply.headers["request-id"] == reply.headers["x-request-id"]
