@@ -23,12 +23,9 @@ READY_S = 300.0  # the first start ever compiles kernels
 class HttpServer:
     """A server process on a port of its own; stopped (SIGSTOP) until `resume`."""
 
-    def __init__(self, name: str, command: list[str], port: int, counter: str) -> None:
-        """Start it and wait until it is healthy.
-
-        counter: the metric that counts generated tokens.
-        """
-        self.name, self.port, self._counter = name, port, counter
+    def __init__(self, name: str, command: list[str], port: int) -> None:
+        """Start it and wait until it is healthy."""
+        self.name, self.port = name, port
         self._log = tempfile.TemporaryFile()
         self.process = subprocess.Popen(command, stdout=self._log, stderr=self._log)
         deadline = time.monotonic() + READY_S
@@ -47,7 +44,7 @@ class HttpServer:
         command = [sys.executable, "-m", "llamba", "serve", str(model), "--port", str(port)]
         command += ["-t", str(threads), "-np", str(streams), "-c", str(context)]
         command += ["--kv-tokens", str(context * streams), "--no-access-log"]
-        return cls("llamba", command, port, "llamba_completion_tokens_total")
+        return cls("llamba", command, port)
 
     @classmethod
     def llama_server(
@@ -56,8 +53,8 @@ class HttpServer:
         """llama.cpp's server, at its defaults but for the same sizes."""
         port = free_port()
         command = [str(binary), "-m", str(model), "--port", str(port), "-t", str(threads)]
-        command += ["-np", str(streams), "-c", str(context * streams), "--metrics"]
-        return cls("llama-server", command, port, "llamacpp:tokens_predicted_total")
+        command += ["-np", str(streams), "-c", str(context * streams)]
+        return cls("llama-server", command, port)
 
     def get(self, path: str) -> str:
         """The body of a GET."""
@@ -68,11 +65,6 @@ class HttpServer:
         """The sum of a metric over its labels."""
         pattern = rf"^{re.escape(name)}(?:\{{[^}}]*\}})? ([0-9.eE+-]+)$"
         return sum(float(v) for v in re.findall(pattern, self.get("/metrics"), re.MULTILINE))
-
-    @property
-    def generated(self) -> float:
-        """Tokens generated since it started."""
-        return self.metric(self._counter)
 
     @property
     def rss_mb(self) -> float:

@@ -96,6 +96,7 @@ class Completion:
         """Nothing more comes: what was held back of the text is shown now."""
         if self.finish_reason is None:
             self.text.flush()
+            self.sampler.release()
             self.finish_reason = reason
 
     def output(self, index: int, shown: int) -> CompletionOutput:

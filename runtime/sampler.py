@@ -186,6 +186,14 @@ class Sampler:
         self._history[self._history_len] = token_id
         self._history_len += 1
 
+    def release(self) -> None:
+        """No more tokens: give back the memory, which a reader of the answer would keep alive.
+
+        Request and answers refer to each other, so that it would wait for the garbage collector.
+        """
+        self._scratch, self._history = np.empty(0, np.float32), np.empty(0, np.int32)
+        self._constraint = None
+
     def _check(self, highest: np.float32) -> None:
         if highest == -np.inf and self._constraint is not None:
             raise ConstraintError(
