@@ -33,7 +33,7 @@ class Amount(click.ParamType):
         """Bytes, at least 1."""
         if isinstance(value, int):
             return value
-        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", value.lower())
+        match = re.fullmatch(r"\s*(\d{1,18}(?:\.\d{1,18})?)\s*([kmgt]?)(?:i?b)?\s*", value.lower())
         found = int(float(match[1]) * self._units[match[2]]) if match else 0
         if found < 1:
             self.fail(f"{value!r} is not a size such as 6G, 512M or 1000000", param, ctx)

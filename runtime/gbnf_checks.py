@@ -34,6 +34,7 @@ def check_grammar(grammar: Grammar) -> None:
 def _check_repeats(grammar: Grammar) -> None:
     """Counts within counts, also through rules, multiply."""
     largest = dict.fromkeys(grammar.rules, 1)
+    regular = regular_rules(grammar)
 
     def size(node: Node) -> int:
         if isinstance(node, Ref):
@@ -46,7 +47,7 @@ def _check_repeats(grammar: Grammar) -> None:
         if new == largest:
             return
         for name, count in new.items():
-            if count > MAX_REPEATS and name in regular_rules(grammar):
+            if count > MAX_REPEATS and name in regular:
                 raise ConstraintError(
                     f"grammar: line {grammar.lines[name]}: its repetitions make {count:,} in all; "
                     f"{MAX_REPEATS:,} are the limit"

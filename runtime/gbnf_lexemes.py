@@ -7,9 +7,9 @@ only one: where no lexeme could go on after the end of another with a character 
 also allows to follow it. All others are taken apart.
 """
 
-from bisect import bisect_right
 from collections.abc import Iterable
 
+from .gbnf_automaton import Alphabet, Automaton, TooLarge
 from .gbnf_nodes import (
     Chars,
     Choice,
@@ -24,94 +24,9 @@ from .gbnf_nodes import (
     regular_rules,
 )
 
-_MOST_POSITIONS = 1500  # of an automaton
-_MOST_NODES = 10_000  # that are gone through for one
 _MOST_LEXEMES = 200
-
-
-class TooLarge(Exception):
-    """A part has too many characters to be looked through."""
-
-
-class Alphabet:
-    """Characters in classes that the grammar never tells apart; sets of them are bits of an int."""
-
-    def __init__(self, ranges: Iterable[tuple[int, int]]) -> None:
-        self._starts = sorted({0, *(p for first, last in ranges for p in (first, last + 1))})
-
-    def of(self, ranges: Iterable[tuple[int, int]]) -> int:
-        """The set of the characters in these ranges."""
-        bits = 0
-        for first, last in ranges:
-            low = bisect_right(self._starts, first) - 1
-            high = bisect_right(self._starts, last)
-            bits |= (1 << high) - (1 << low)
-        return bits
-
-
-class Automaton:
-    """The positions of a regular part (Glushkov's construction); counts above 1 mean any number."""
-
-    def __init__(self, nodes: list[Node], grammar: Grammar, alphabet: Alphabet) -> None:
-        self.sets: list[int] = []  # of characters, one a position
-        self.follow: list[set[int]] = []
-        self._grammar, self._alphabet = grammar, alphabet
-        self._num_nodes = 0
-        self.nullable, self.first, self.last = self._sequence(nodes)
-
-    def first_chars(self) -> int:
-        """What it may begin with."""
-        return self.chars(self.first)
-
-    def chars(self, positions: Iterable[int]) -> int:
-        """The characters of some positions."""
-        bits = 0
-        for p in positions:
-            bits |= self.sets[p]
-        return bits
-
-    def _position(self, chars: int) -> tuple[bool, set[int], set[int]]:
-        if len(self.sets) >= _MOST_POSITIONS:
-            raise TooLarge
-        self.sets.append(chars)
-        self.follow.append(set())
-        here = {len(self.sets) - 1}
-        return False, here, here
-
-    def _sequence(self, nodes: Iterable[Node]) -> tuple[bool, set[int], set[int]]:
-        nullable, first, last = True, set[int](), set[int]()
-        for node in nodes:
-            also, begins, ends = self._build(node)
-            for p in last:
-                self.follow[p] |= begins
-            first = first | begins if nullable else first
-            last = last | ends if also else ends
-            nullable = nullable and also
-        return nullable, first, last
-
-    def _build(self, node: Node) -> tuple[bool, set[int], set[int]]:
-        self._num_nodes += 1
-        if self._num_nodes > _MOST_NODES:
-            raise TooLarge
-        if isinstance(node, Chars):
-            return self._position(self._alphabet.of(node.ranges))
-        if isinstance(node, Literal):
-            return self._sequence(Chars(((ord(c), ord(c)),)) for c in node.text)
-        if isinstance(node, Ref):
-            return self._build(self._grammar.rules[node.name])
-        if isinstance(node, Sequence):
-            return self._sequence(node.items)
-        if isinstance(node, Choice):
-            nullable, first, last = False, set[int](), set[int]()
-            for item in node.items:
-                also, begins, ends = self._build(item)
-                nullable, first, last = nullable or also, first | begins, last | ends
-            return nullable, first, last
-        nullable, first, last = self._build(node.item)
-        if node.most is None or node.most > 1:
-            for p in last:
-                self.follow[p] |= first
-        return nullable or node.least == 0, first, last
+_MOST_PAIRS = 20_000  # of positions of two lexemes
+_MOST_WORK = 1_000_000  # pairs of positions and parts that are looked at: half a second
 
 
 class Lexeme:
@@ -151,6 +66,7 @@ class Planner:
         self._open: set[str] = set()  # regular rules that are taken apart
         self._automata: dict[tuple[int, ...], Automaton] = {}
         self._all_apart = False
+        self._work = 0
         while not self._attempt():
             pass
 
@@ -165,19 +81,28 @@ class Planner:
                 todo += [part.name for part in parts_of(plan) if isinstance(part, Ref)]
         if self._all_apart:
             return True
-        lexemes = [p for plan in self.plans.values() for p in parts_of(plan) if type(p) is Lexeme]
-        if len(lexemes) > _MOST_LEXEMES:
+        parts = [part for plan in self.plans.values() for part in parts_of(plan)]
+        lexemes = [part for part in parts if isinstance(part, Lexeme)]
+        try:
+            if len(lexemes) > _MOST_LEXEMES:
+                raise TooLarge
+            self._follow(len(parts))
+            longer = {
+                i
+                for i, u in enumerate(lexemes)
+                if any(u.automaton.follow) and any(self._goes_on(t, u) for t in lexemes)
+            }
+        except TooLarge:
             self._all_apart = True
             return False
-        self._follow()
-        longer = {
-            i
-            for i, u in enumerate(lexemes)
-            if any(u.automaton.follow) and any(_goes_on(t, u) for t in lexemes)
-        }
         for i in longer:
             self._take_apart(lexemes[i])
         return not longer
+
+    def _spend(self, work: int) -> None:
+        self._work += work
+        if self._work > _MOST_WORK:
+            raise TooLarge
 
     def _take_apart(self, lexeme: Lexeme) -> None:
         self._apart.add(lexeme.key)
@@ -245,7 +170,7 @@ class Planner:
         names = set(refs_in(node))
         return names <= self._regular and not names & self._open
 
-    def _follow(self) -> None:
+    def _follow(self, num_parts: int) -> None:
         """What may follow each lexeme: FIRST and FOLLOW sets, until nothing changes."""
         first: dict[str, tuple[bool, int]] = dict.fromkeys(self.plans, (False, 0))
         after = dict.fromkeys(self.plans, 0)
@@ -285,10 +210,33 @@ class Planner:
 
         before: object = None
         while before != (first, after):
+            self._spend(num_parts)
             before = dict(first), dict(after)
             first.update({name: begin(plan) for name, plan in self.plans.items()})
             for name, plan in self.plans.items():
                 spread(plan, after[name])
+
+    def _goes_on(self, t: Lexeme, u: Lexeme) -> bool:
+        """Whether `u` may go on where `t` ends, with a character that may also follow `t`."""
+        a, b = t.automaton, u.automaton
+        if not t.after or not a.first_chars() & b.first_chars():
+            return False
+        self._spend(len(a.first) * len(b.first))
+        seen = {(p, q) for p in a.first for q in b.first if a.sets[p] & b.sets[q]}
+        stack = list(seen)
+        while stack:
+            p, q = stack.pop()
+            if p in a.last and b.chars(b.follow[q]) & t.after:
+                return True
+            self._spend(1 + len(a.follow[p]) * len(b.follow[q]))
+            for x in a.follow[p]:
+                for y in b.follow[q]:
+                    if a.sets[x] & b.sets[y] and (x, y) not in seen:
+                        seen.add((x, y))
+                        stack.append((x, y))
+            if len(seen) > _MOST_PAIRS:
+                return True
+        return False
 
 
 def parts_of(plan: Plan) -> list[Lexeme | Ref]:
@@ -302,27 +250,6 @@ def parts_of(plan: Plan) -> list[Lexeme | Ref]:
         else:
             stack += part.parts
     return found
-
-
-def _goes_on(t: Lexeme, u: Lexeme) -> bool:
-    """Whether `u` may go on where `t` ends, with a character that may also follow `t`."""
-    a, b = t.automaton, u.automaton
-    if not t.after or not a.first_chars() & b.first_chars():
-        return False
-    seen = {(p, q) for p in a.first for q in b.first if a.sets[p] & b.sets[q]}
-    stack = list(seen)
-    while stack:
-        p, q = stack.pop()
-        if p in a.last and b.chars(b.follow[q]) & t.after:
-            return True
-        for x in a.follow[p]:
-            for y in b.follow[q]:
-                if a.sets[x] & b.sets[y] and (x, y) not in seen:
-                    seen.add((x, y))
-                    stack.append((x, y))
-        if len(seen) > 20_000:
-            return True
-    return False
 
 
 def _union(sets: Iterable[int]) -> int:

@@ -79,15 +79,41 @@ def refs_in(node: Node) -> Iterator[str]:
 def nullable_rules(grammar: Grammar) -> set[str]:
     """Rules that the empty text satisfies."""
     found: set[str] = set()
-    while True:
-        new = {
-            name
-            for name, node in grammar.rules.items()
-            if name not in found and is_nullable(node, found)
-        }
-        if not new:
-            return found
-        found |= new
+    above: dict[int, Node] = {}  # by a node's id
+    named: dict[int, str] = {}  # the rules' own nodes
+    refs: dict[str, list[Node]] = {}
+    missing: dict[int, int] = {}  # what a node still waits for: all items, or one
+    todo: list[Node] = []  # nullable nodes, of which what is above is yet to hear: linear time
+    for name, rule in grammar.rules.items():
+        named[id(rule)] = name
+        stack = [rule]
+        while stack:
+            node = stack.pop()
+            below = children_of(node)
+            stack += below
+            above.update((id(child), node) for child in below)
+            if isinstance(node, Ref):
+                refs.setdefault(node.name, []).append(node)
+            if isinstance(node, Sequence):
+                missing[id(node)] = len(below)
+            else:
+                empty = isinstance(node, Literal) and not node.text
+                optional = isinstance(node, Repeat) and node.least == 0
+                missing[id(node)] = 0 if empty or optional else 1
+            if not missing[id(node)]:
+                todo.append(node)
+    while todo:
+        node = todo.pop()
+        name = named.get(id(node))
+        waiting = [above[id(node)]] if id(node) in above else []
+        if name is not None:
+            found.add(name)
+            waiting += refs.get(name, [])
+        for other in waiting:
+            missing[id(other)] -= 1
+            if not missing[id(other)]:
+                todo.append(other)
+    return found
 
 
 def is_nullable(node: Node, rules: set[str]) -> bool:
@@ -107,10 +133,18 @@ def is_nullable(node: Node, rules: set[str]) -> bool:
 
 def regular_rules(grammar: Grammar) -> set[str]:
     """Rules that never come back to themselves, nor refer to one that does."""
-    refs = {name: set(refs_in(node)) for name, node in grammar.rules.items()}
+    missing = {name: set(refs_in(node)) for name, node in grammar.rules.items()}
+    users: dict[str, list[str]] = {}
+    for name, refs in missing.items():
+        for ref in refs:
+            users.setdefault(ref, []).append(name)
     regular: set[str] = set()
-    while True:
-        new = {name for name, names in refs.items() if name not in regular and names <= regular}
-        if not new:
-            return regular
-        regular |= new
+    todo = [name for name, refs in missing.items() if not refs]
+    while todo:
+        name = todo.pop()
+        regular.add(name)
+        for user in users.get(name, ()):
+            missing[user].remove(name)
+            if not missing[user]:
+                todo.append(user)
+    return regular

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import ConstraintError
+from ..errors import ConstraintError, ResourceError
 from ..models.tokenizer.vocab import CONTROL, UNKNOWN
 from .grammar_text import prepare_lark
 from .json_schema import prepare_schema
@@ -263,6 +263,8 @@ def with_deep_stack(function: Callable[[], _T]) -> _T:
         before = threading.stack_size(_STACK_BYTES)
         try:
             thread.start()
+        except RuntimeError as error:
+            raise ResourceError(f"the system gives no thread for a grammar ({error})") from error
         finally:
             threading.stack_size(before)
     thread.join()

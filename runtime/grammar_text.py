@@ -19,16 +19,16 @@ _LARK_TOKEN = re.compile(  # each part runs on to its end whatever it finds: in 
 def prepare_lark(text: str, json_options: Mapping[str, Any]) -> str:
     """Lark with its schemas (%json {...}) checked and their options set. ConstraintError."""
     parts, done, depth, rules = [], 0, 0, 0
-    place = 0
+    place = counted = 0
+    line = 1
     while (match := _LARK_TOKEN.search(text, place)) is not None:
         token, place = match[0], match.end()
+        line, counted = line + text.count("\n", counted, match.start()), match.start()
         if token == "%json":
             try:
                 schema, place = json.JSONDecoder().raw_decode(text, _skip_space(text, place))
             except (ValueError, RecursionError) as error:
-                raise ConstraintError(
-                    f"grammar: line {_line(text, match.start())}: %json: {error}"
-                ) from None
+                raise ConstraintError(f"grammar: line {line}: %json: {error}") from None
             if isinstance(schema, dict):
                 options = dict(json_options)
                 given = schema.get("x-guidance")
@@ -39,7 +39,7 @@ def prepare_lark(text: str, json_options: Mapping[str, Any]) -> str:
                 parts += [text[done : match.end()], " ", json.dumps(prepared)]
                 done = place
         elif token[0] == "/" and token[1:2] != "/":
-            check_regex(token[1:].removesuffix("/"), f"grammar: line {_line(text, match.start())}")
+            check_regex(token[1:].removesuffix("/"), f"grammar: line {line}")
         elif token in "([":
             depth += 1
             if depth > MAX_NESTING:
@@ -50,8 +50,7 @@ def prepare_lark(text: str, json_options: Mapping[str, Any]) -> str:
             numbers = [int(n) for n in re.findall(r"\d{1,18}", token)]
             if max(numbers, default=0) > MAX_REPEATS:
                 raise ConstraintError(
-                    f"grammar: line {_line(text, match.start())}: {token[:40]}: "
-                    f"{MAX_REPEATS:,} repeats are the limit"
+                    f"grammar: line {line}: {token[:40]}: {MAX_REPEATS:,} repeats are the limit"
                 )
         elif token == ":":
             rules += 1
@@ -64,7 +63,3 @@ def _skip_space(text: str, place: int) -> int:
     while place < len(text) and text[place].isspace():
         place += 1
     return place
-
-
-def _line(text: str, place: int) -> int:
-    return text.count("\n", 0, place) + 1

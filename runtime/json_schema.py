@@ -6,6 +6,7 @@ formats whose grammar there is a little too wide.
 """
 
 import json
+import math
 import re
 from collections.abc import Iterator
 from decimal import Decimal
@@ -35,6 +36,16 @@ _REFUSED = frozenset(
 _FORMATS = frozenset(
     "date-time time date duration email hostname ipv4 ipv6 uuid uri".split(),
 )
+# What this pass reads must have these types; the compiler looks at everything else.
+_TYPES: dict[str, tuple[tuple[type, ...], str]] = {
+    "type": ((str, list), "a text or a list of texts"),
+    "format": ((str,), "a text"),
+    "pattern": ((str,), "a text"),
+    "allOf": ((list,), "a list of schemas"),
+    "minimum": ((int, float), "a number"),
+    "maximum": ((int, float), "a number"),
+    "patternProperties": ((dict,), "an object"),
+}
 _NUMERIC_FORMATS = {"int32": 31, "int64": 63, "float": None, "double": None}
 _SPACE = r" \t\n\r\f\v"
 _FOURTH = "(?:0[48]|[2468][048]|[13579][26])"  # multiples of 4 but 0
@@ -129,13 +140,14 @@ def _check(node: dict[str, Any], path: str) -> None:
             raise refuse(f"the keyword {name!r} can't be enforced; leave it out")
         if name == "x-guidance":
             raise refuse("'x-guidance' can't be set by requests")
+    _check_types(node, refuse)
     if "uniqueItems" in node:
         if node["uniqueItems"] is not False:
             raise refuse("the keyword 'uniqueItems' can't be enforced; leave it out")
         del node["uniqueItems"]
     if path and "$id" in node:
         raise refuse("'$id' below the root is not supported")
-    if isinstance(node.get("pattern"), str):
+    if node.get("pattern") is not None:
         check_regex(node["pattern"], f"json: {where}: 'pattern'")
         node["pattern"] = _with_plain_space(node["pattern"])
     for pattern in node.get("patternProperties") or ():
@@ -145,6 +157,17 @@ def _check(node: dict[str, Any], path: str) -> None:
     _check_format(node, refuse)
     if len(node.get("allOf") or ()) > _MAX_ALL_OF:
         raise refuse(f"'allOf' has more than {_MAX_ALL_OF} parts")
+
+
+def _check_types(node: dict[str, Any], refuse: Any) -> None:
+    for name, (types, meaning) in _TYPES.items():
+        value = node.get(name)
+        if value is None:
+            continue
+        if not isinstance(value, types) or isinstance(value, bool):
+            raise refuse(f"{name!r} {str(value)[:60]}: must be {meaning}")
+        if name == "type" and not all(isinstance(kind, str) for kind in value):
+            raise refuse(f"{name!r} {str(value)[:60]}: must be {meaning}")
 
 
 def _with_plain_space(pattern: str) -> str:
@@ -181,8 +204,8 @@ def _check_numbers(node: dict[str, Any], refuse: Any) -> None:
     step = node.get("multipleOf")
     if step is None:
         return
-    if isinstance(step, bool) or not isinstance(step, int | float) or step <= 0:
-        raise refuse("'multipleOf' must be a number above 0")
+    if isinstance(step, bool) or not isinstance(step, int | float) or not 0 < step < math.inf:
+        raise refuse(f"'multipleOf' {str(step)[:60]}: must be a finite number above 0")
     digits = Decimal(repr(step)).normalize()
     if digits.adjusted() > 15 or digits.as_tuple().exponent < -6 or step > _MAX_MULTIPLE:  # type: ignore[operator]
         raise refuse(f"'multipleOf' {step}: only 0.000001 to {_MAX_MULTIPLE} can be enforced")
@@ -208,7 +231,7 @@ def _check_format(node: dict[str, Any], refuse: Any) -> None:
         raise refuse(f"'format' {str(name)[:60]!r} can't be enforced; there are {known}")
     elif name in _NARROWER:
         pattern = _NARROWER[name]
-        if "pattern" not in node:
+        if node.get("pattern") is None:
             node["pattern"] = pattern
-        elif isinstance(node.get("allOf", []), list):
-            node["allOf"] = [*node.get("allOf", []), {"pattern": pattern}]
+        else:
+            node["allOf"] = [*(node.get("allOf") or ()), {"pattern": pattern}]

@@ -43,7 +43,7 @@ class RequestStream(Iterator[RequestOutput], AsyncIterator[RequestOutput]):
         lone: an error of the request is raised; otherwise it is in `error` of its last output.
 
     `interval_s` may be set: seconds that lie between two items of `async for` at least (math.inf:
-    only the last one comes). The first item and the end come at once.
+    only the last one comes); else the first item, and always the end, come at once.
     """
 
     def __init__(

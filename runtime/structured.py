@@ -7,7 +7,8 @@ from typing import Any
 
 from ..errors import ConstraintError, InvalidParameterError
 
-MAX_TEXT_LEN = 1 << 20  # characters of a schema or grammar
+MAX_TEXT_LEN = 1 << 20  # characters of a schema
+MAX_GRAMMAR_LEN = 1 << 18  # which is read by slower code of ours
 _MAX_CHOICES = 10_000
 
 
@@ -48,9 +49,10 @@ class StructuredOutputs:
             text = getattr(self, name)
             if text is not None and not isinstance(text, str):
                 raise _wrong(name, text, "must be a text")
-            if text is not None and len(text) > MAX_TEXT_LEN:
+            limit = MAX_GRAMMAR_LEN if name == "grammar" else MAX_TEXT_LEN
+            if text is not None and len(text) > limit:
                 raise ConstraintError(
-                    f"{name}: it has {len(text):,} characters; {MAX_TEXT_LEN:,} is the limit"
+                    f"{name}: it has {len(text):,} characters; {limit:,} is the limit"
                 )
             if text is not None:
                 _check_encodable(name, text)

@@ -188,13 +188,12 @@ class ThinkingConstraint:
             self._open(text[len(start) :])
             return
         opens = start.startswith(text)
-        if self._answer is not None:
-            if _has(self._answer.allowed(), token_id):
-                self._answer.accept(token_id)
-            elif opens:
-                self._answer = None
-            else:
-                raise ConstraintError("a token was chosen that the answer can't begin with")
+        if self._answer is not None and _has(self._answer.allowed(), token_id):
+            self._answer.accept(token_id)
+        elif opens or self._begin is None:
+            self._answer = None
+        else:
+            raise ConstraintError("a token was chosen that the answer can't begin with")
         self._before = text if opens else None
         if not opens:
             self._phase = _Phase.ANSWER
@@ -213,7 +212,8 @@ class ThinkingConstraint:
         self._tail = tail[-max(len(end) - 1, 4) :]
         over = -1 if self._budget is None else self._count - self._budget
         if over >= 0 and (over >= _MOST_EXTRA or not _is_cut(self._tail)):
-            self._forced = self._tokens.encode(end[self._matched()[0] :])
+            begun = 0 if _is_cut(self._tail) else self._matched()[0]
+            self._forced = self._tokens.encode(end[begun:])
             self._phase = _Phase.FORCED
 
     def _close(self) -> None:

@@ -96,6 +96,7 @@ class Answer:
 
 
 def summary_of(output: "RequestOutput", reasoning_tokens: int) -> Summary:
+    """The figures of a snapshot, of the last one or an earlier."""
     m = output.metrics
     prompt_n, decode_n = m.prompt_tokens - m.cached_tokens, m.completion_tokens
     prompt_ms, predicted_ms = 1000 * m.prefill_s, 1000 * m.decode_s

@@ -32,7 +32,7 @@ class ApiKeys:
             await self._app(scope, receive, send)
             return
         path = scope["path"]
-        is_page = scope["method"] == "GET" and (path == "/" or path.split("/")[1] == "web")
+        is_page = scope["method"] == "GET" and (path == "/" or path.startswith("/web/"))
         error = ApiError(
             401,
             "a valid API key is needed: Authorization: Bearer KEY, or x-api-key: KEY",

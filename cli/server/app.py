@@ -13,7 +13,7 @@ from . import anthropic, health, metrics, ollama, openai, pages, responses
 from .access_log import JsonLines, RequestLog
 from .api_keys import ApiKeys
 from .body_limit import BodyLimit
-from .errors import ApiError, dialect_of, translate
+from .errors import ApiError, bad_request, dialect_of, translate
 from .faults import Faults
 from .guard import Guard
 from .invalid import from_http, from_validation
@@ -123,7 +123,12 @@ def _add_handlers(app: FastAPI) -> None:
         problem = from_http(error, request.method, request.url.path)
         return error_reply(problem, dialect_of(request.url.path))
 
+    async def nested(request: Request, _: Exception) -> JsonReply:
+        problem = bad_request("the body is nested too deeply", code="nested_too_deeply")
+        return error_reply(problem, dialect_of(request.url.path))
+
     app.add_exception_handler(ApiError, known)
+    app.add_exception_handler(RecursionError, nested)
     app.add_exception_handler(LlambaError, known)
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, http)

@@ -6,7 +6,7 @@ from typing import Any
 from ...errors import RequestError
 from ...runtime.structured import StructuredOutputs
 from .errors import bad_request, translate
-from .fields import RequestBody, named
+from .fields import Many, RequestBody, named
 
 
 class ConstraintFields(RequestBody):
@@ -17,7 +17,7 @@ class ConstraintFields(RequestBody):
     structured_outputs: dict[str, Any] | None = None  # vLLM
     guided_json: dict[str, Any] | str | None = None
     guided_regex: str | None = None
-    guided_choice: list[str] | None = None
+    guided_choice: Many[str] | None = None
     guided_grammar: str | None = None
 
     def forms(self) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -2,8 +2,8 @@
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -14,6 +14,11 @@ from .settings import ServerSettings
 IGNORED_HEADER = "x-llamba-ignored"
 _SHOWN = re.compile(r"[\w.\[\]-]{1,64}", re.ASCII)  # names that a header can hold
 _MOST_SHOWN = 20
+
+_T = TypeVar("_T")
+# A list of a body. Its first wrong item is told: an error for each of a million would take minutes
+# of the event loop, and gigabytes.
+Many = Annotated[list[_T], Field(fail_fast=True)]
 
 # Fields of other servers that change the answer and aren't done here: name -> the values that ask
 # for nothing, and why not. None always asks for nothing.
@@ -57,7 +62,7 @@ REFUSED: Refused = {
 # Known fields that change nothing about the answer here.
 HARMLESS = frozenset(
     "user metadata store service_tier safety_identifier prompt_cache_key prompt_cache_options "
-    "prompt_cache_retention verbosity guided_decoding_backend request_id mirostat_tau mirostat_eta "
+    "prompt_cache_retention guided_decoding_backend request_id mirostat_tau mirostat_eta "
     "dynatemp_exponent adaptive_decay spaces_between_special_tokens "
     "return_tokens return_token_ids".split()
 )
@@ -102,32 +107,44 @@ def check_extras(body: Body, settings: ServerSettings) -> dict[str, str]:
     Returns the headers that tell what was ignored. ApiError (400): a field that would change the
     answer; any unknown one, if the settings are strict.
     """
-    unknown = list(_unknown(body, ""))
-    if not unknown:
-        return {}
-    if settings.strict:
-        path, near = unknown[0]
-        hint = f"; did you mean {near}?" if near else ""
-        raise bad_request(f"{_shown(path)}: no such field{hint}", param=path, code="unknown_field")
-    names = [_shown(path) for path, _ in unknown[:_MOST_SHOWN]]
-    names += ["..."] * (len(unknown) > _MOST_SHOWN)
-    return {IGNORED_HEADER: ", ".join(names)}
+    unknown = dict(_unknown(body, ""))
+    if unknown and settings.strict:
+        path, known = next(iter(unknown.items()))
+        near = difflib.get_close_matches(path.rpartition(".")[2][:64], known, n=1, cutoff=0.8)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        path = _shown(path)
+        raise bad_request(f"{path}: no such field{hint}", param=path, code="unknown_field")
+    return add_ignored({}, unknown)
 
 
-def _unknown(body: Body, prefix: str) -> Iterator[tuple[str, str | None]]:
-    """Paths of the unknown fields, each with a known one that looks like it."""
+def add_ignored(headers: dict[str, str], names: Iterable[str]) -> dict[str, str]:
+    """The headers, which now tell that these fields were ignored as well."""
+    told = list(names)
+    shown = [_shown(name) for name in told[:_MOST_SHOWN]]
+    shown += ["..."] * (len(told) > _MOST_SHOWN)
+    if not shown:
+        return headers
+    before = [headers[IGNORED_HEADER]] if IGNORED_HEADER in headers else []
+    return {**headers, IGNORED_HEADER: ", ".join((*before, *shown))}
+
+
+def _unknown(body: Body, prefix: str) -> Iterator[tuple[str, Iterable[str]]]:
+    """Paths of the unknown fields, each with the names that are known there."""
     kind = type(body)
     for name, value in (body.model_extra or {}).items():
         refused = kind.refused.get(name) or REFUSED.get(name)
         if refused is not None and name not in kind.harmless:
             check_refused(prefix + name, value, *refused)
         elif name not in HARMLESS and name not in kind.harmless:
-            near = difflib.get_close_matches(name[:64], kind.model_fields, n=1, cutoff=0.8)
-            yield prefix + name, near[0] if near else None
+            yield prefix + name, kind.model_fields
     for name in kind.model_fields:
         value = getattr(body, name)
         if isinstance(value, Body):
             yield from _unknown(value, f"{prefix}{name}.")
+        elif isinstance(value, list):
+            for each in value:
+                if isinstance(each, Body):
+                    yield from _unknown(each, f"{prefix}{name}[].")
 
 
 def check_refused(path: str, value: Any, harmless: tuple[Any, ...], why: str) -> None:

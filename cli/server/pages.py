@@ -72,8 +72,7 @@ def load_pages() -> dict[str, Page]:
 def router() -> "APIRouter":
     """The routes `/`, `/web/{name}`, `/favicon.ico` and `/robots.txt`.
 
-    They hold no secret and read none, so a server with API keys may leave them open: the page asks
-    for the key itself.
+    A server with API keys asks for one here as well, by the browser's own dialog.
     """
     from fastapi import APIRouter, Request, Response
 

@@ -52,9 +52,20 @@ class LimitedProtocol(HttpToolsProtocol):
         self._stop_timer()
         super().on_headers_complete()
 
-    def _await_head(self) -> None:
+    def on_response_complete(self) -> None:
+        """What now comes may be no request: blank lines, or a body after a reply that refused it.
+
+        uvicorn's own timer ends with the first byte of that, whatever it is.
+        """
+        super().on_response_complete()
+        if self.cycle.response_complete and not self._in_head:  # else one was read ahead
+            self._await_head(max(self.read_timeout_s, self.timeout_keep_alive + 1))
+
+    def _await_head(self, seconds: float | None = None) -> None:
         self._stop_timer()
-        self._head_timer = self.loop.call_later(self.read_timeout_s, self._close_slow)
+        if not self.transport.is_closing():
+            seconds = self.read_timeout_s if seconds is None else seconds
+            self._head_timer = self.loop.call_later(seconds, self._close_slow)
 
     def _stop_timer(self) -> None:
         if self._head_timer is not None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import secrets
 from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any
 
@@ -15,11 +16,17 @@ from .errors import ApiError, body_of, translate
 logger = logging.getLogger(__name__)
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+STALL_S = 120.0  # for which a client may take nothing of a stream; then it counts as gone
 SSE_DONE = b"data: [DONE]\n\n"
 SSE_PING = b": ping\n\n"
 SSE = "text/event-stream; charset=utf-8"
 NDJSON = "application/x-ndjson"
 _STREAM_HEADERS = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
+
+
+def new_id(prefix: str) -> str:
+    """An id that nobody has had, and nobody can guess: chatcmpl-0123..."""
+    return prefix + secrets.token_hex(12)
 
 
 def dumps(value: Any) -> bytes:
@@ -97,18 +104,19 @@ class StreamReply(Response):
             try:
                 async for chunk in self._chunks:
                     self._sent += 1
-                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                    await _send_body(send, chunk)
+            except _ClientGone:
+                raise
             except Exception as error:
                 problem = translate(error)
                 if problem.status == 500:  # 503 is no fault: overloaded, cancelled, stopping
                     logger.exception("a stream failed")
-                body = self._on_error(problem)
-                await send({"type": "http.response.body", "body": body, "more_body": True})
+                await _send_body(send, self._on_error(problem))
             if pinger is not None:
                 pinger.cancel()
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
-        except OSError:
-            pass  # the client has gone: the watcher knows, or will be told below
+            await _send_body(send, b"", more=False)
+        except (OSError, _ClientGone):
+            pass  # the watcher knows, or will be told below
         finally:
             watcher.cancel()
             if pinger is not None:
@@ -127,6 +135,19 @@ class StreamReply(Response):
             await asyncio.sleep(self._ping_s)
             if self._sent == before:
                 await send({"type": "http.response.body", "body": self._ping, "more_body": True})
+
+
+class _ClientGone(Exception):
+    """Nobody takes the stream any more."""
+
+
+async def _send_body(send: Send, body: bytes, *, more: bool = True) -> None:
+    """Waits while the client is slow to read; not for one that holds a model and reads nothing."""
+    try:
+        async with asyncio.timeout(STALL_S):
+            await send({"type": "http.response.body", "body": body, "more_body": more})
+    except OSError as error:  # TimeoutError is one
+        raise _ClientGone from error
 
 
 class Watch:

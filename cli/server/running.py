@@ -19,6 +19,7 @@ from .answers import Answer, Delta, End, Event, Summary, summary_of
 from .errors import ApiError
 from .served import ServedModel, Server
 from .tasks import ChatTask, Task, offers_tools
+from .waiting import in_thread
 
 if TYPE_CHECKING:
     from ...runtime.outputs import CompletionOutput, RequestOutput
@@ -45,7 +46,6 @@ class Running:
         self._server, self._dialect, self._task = server, dialect, task
         self._stream, self._lease = stream, lease
         self.prompt_tokens = stream.num_prompt_tokens
-        self._closed = False
         self._reading = self._ended = False
         self._ending: asyncio.Task[None] | None = None
         self._last: RequestOutput | None = None
@@ -54,7 +54,6 @@ class Running:
 
     def close(self) -> None:
         """The client has gone, or the server stops: within one step the engine is free of it."""
-        self._closed = True
         self._stream.cancel()
         if not self._reading and self._ending is None:  # and so nobody would come to its end
             self._ending = asyncio.get_running_loop().create_task(self._end("abort", None))
@@ -89,9 +88,9 @@ class Running:
                 raise self._aborted()
             reason = self._reason(readers)
             self._check_shutdown(readers)
-            encode = self.model.llm.tokenizer.encode
-            thought = (encode(r.reasoning, add_special=False) for r in readers if r.reasoning)
-            reasoning_tokens = sum(map(len, thought))
+            thoughts = [reader.reasoning for reader in readers if reader.reasoning]
+            if thoughts:
+                reasoning_tokens = await in_thread(self._count, thoughts)
             # Before the last event: who has it need not ask for more, nor close this.
             await self._end(reason, output)
             yield summary_of(output, reasoning_tokens)
@@ -150,6 +149,10 @@ class Running:
             _Reader(i, None if parser is None else AnswerParser(**parser))
             for i in range(len(output.outputs))
         ]
+
+    def _count(self, texts: list[str]) -> int:
+        encode = self.model.llm.tokenizer.encode
+        return sum(len(encode(text, add_special=False)) for text in texts)
 
     @staticmethod
     def _reason(readers: "list[_Reader]") -> str:

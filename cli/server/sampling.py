@@ -8,6 +8,7 @@ from pydantic_core import PydanticCustomError
 from ...runtime.params import FLOATS, INTS
 from .constraint_fields import ConstraintFields
 from .errors import bad_request
+from .fields import Many
 from .settings import ServerSettings
 
 _MAX_TOKENS = 2**63 - 1  # what is more than the context holds is clamped to it
@@ -61,7 +62,7 @@ def _check_bias(value: Any) -> Any:
 
 
 Texts = Annotated[
-    list[str] | None,
+    Many[str] | None,
     BeforeValidator(texts),
     WithJsonSchema(
         {
@@ -121,7 +122,7 @@ class SamplingFields(ConstraintFields):
         None, ge=-(2**63), le=2**64 - 1, description="-1 or none draws one, which is reported."
     )
     stop: Texts = None
-    stop_token_ids: list[int] | None = None
+    stop_token_ids: Many[int] | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
     logit_bias: Bias = Field(None, description="-100 or false: never chosen.")

@@ -1,6 +1,5 @@
 """From a task to a request that the engine has: what is wrong with it is raised here."""
 
-import asyncio
 import json
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -11,6 +10,7 @@ from .errors import bad_request
 from .running import Running
 from .served import ServedModel, Server
 from .tasks import ChatTask, EmbedTask, Task, TextTask, offers_tools
+from .waiting import in_thread
 
 if TYPE_CHECKING:
     from ...runtime.params import SamplingParams
@@ -24,7 +24,7 @@ async def start_chat(server: Server, dialect: str, task: ChatTask) -> Running:
         model = await _enter(server, lease, task)
         messages, template_tools, kwargs, sampling = _prepare(server, model, task)
         params = _params(model, sampling)
-        stream = await asyncio.to_thread(
+        stream = await in_thread(
             model.llm.submit_chat,
             messages,
             params,
@@ -58,7 +58,7 @@ async def _templated(server: Server, task: ChatTask, method: str) -> Any:
         if template is None:
             raise ChatTemplateError(f"{model.name} has no (valid) chat template")
         work = getattr(template, method)
-        return await asyncio.to_thread(work, messages, tools=template_tools, **kwargs)
+        return await in_thread(work, messages, tools=template_tools, **kwargs)
 
 
 async def start_text(server: Server, dialect: str, task: TextTask, prompt: Any) -> Running:
@@ -68,7 +68,7 @@ async def start_text(server: Server, dialect: str, task: TextTask, prompt: Any) 
         model = await _enter(server, lease, task)
         params = _params(model, dict(task.sampling))
         given: Any = prompt if isinstance(prompt, str) else {"prompt_token_ids": list(prompt)}
-        stream = await asyncio.to_thread(
+        stream = await in_thread(
             model.llm.submit,
             given,
             params,
@@ -89,8 +89,8 @@ async def start_embed(server: Server, dialect: str, task: EmbedTask) -> Running:
         model = await _enter(server, lease, task)
         inputs = list(task.inputs)
         if task.truncate:
-            inputs = await asyncio.to_thread(lambda: [_cut(model, text) for text in inputs])
-        stream = await asyncio.to_thread(
+            inputs = await in_thread(lambda: [_cut(model, text) for text in inputs])
+        stream = await in_thread(
             model.llm.submit_embed,
             inputs,
             dimensions=task.dimensions,

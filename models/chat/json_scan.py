@@ -95,7 +95,7 @@ class JsonScanner:
             self._state, self._is_key = _STRING, False
         elif char in _WORDS:
             self._state, self._rest = _WORD, _WORDS[char]
-        elif (char == "-" or char.isdecimal()) and self._closers:
+        elif char in "-0123456789" and self._closers:
             self._state, self._rest = _NUMBER, char
         else:
             return False

@@ -86,7 +86,7 @@ def _tag(form: "ToolFormat", text: str) -> str:
 def _json(schema: str) -> str:
     """A schema in place; its "$defs" stay at the root that its references mean (PAINS P49)."""
     text = json.dumps({**json.loads(schema), "x-guidance": _SPACING})
-    return "%json " + text.replace("::=", "\\u003a:=")  # which would look like GBNF
+    return "%json " + text.replace(":=", ":\\u003d")  # "::=" would look like GBNF
 
 
 def _literal(text: str) -> str:

@@ -256,9 +256,14 @@ def test_schemas_that_are_none() -> None:
 
 def test_spacing_is_fixed_and_gbnf_is_not_seen_in_it() -> None:
     form = bound("hermes")
+    for text in ("x ::= y", ":==", "::==", "\\::="):
+        schema = {"properties": {"a": {"const": text}, "b": {"type": "null"}}}
+        grammar = form.grammar([Tool("f", parameters=schema)], REQUIRED, parallel=False)
+        assert grammar is not None and ":=" not in grammar
+        call = json.dumps({"a": text, "b": None})
+        assert state(form, grammar, one(form, "f", call)) == "complete"
     tool = Tool("f", parameters={"properties": {"a": {"const": "x ::= y"}, "b": {"type": "null"}}})
     grammar = form.grammar([tool], REQUIRED, parallel=False)
-    assert grammar is not None and "::=" not in grammar
-    assert state(form, grammar, one(form, "f", '{"a": "x ::= y", "b": null}')) == "complete"
+    assert grammar is not None
     for text in ('{ "a"', '{"a" :', '{"a":"', '{"a": "x ::= y" ', '{"a": "x ::= y",  '):
         assert state(form, grammar, one(form, "f", text).split("}\n</")[0]) == "refused"

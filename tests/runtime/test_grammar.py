@@ -115,6 +115,7 @@ HOSTILE = {
                    + 'r1900: "a"'},
     "quotes": {"grammar": "start: " + '"\\' * 200_000},
     "slashes": {"grammar": "start: " + "/\\" * 200_000},
+    "lines of expressions": {"grammar": "start: " + "/a/ " * 60_000 + "\n" * 300_000},
     "braces": {"grammar": 'start: "a"{' + " " * 500_000},
     "repeats": {"grammar": 'start: "a"{1,1000000000}'},
     "brackets": {"regex": "[" * 100_000},
@@ -137,13 +138,13 @@ HOSTILE = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_p47_hostile_forms_take_little_time(grammars: ModuleType, name: str) -> None:
     """An error or an answer, soon; the process lives and the next request works."""
-    started = time.thread_time()
+    started = time.process_time()  # the compiler has a thread of its own
     clock = time.monotonic()
     try:
         grammars.compile_form(**HOSTILE[name]).start().allowed()
     except ConstraintError as error:
         assert len(str(error)) < 600
-    assert time.thread_time() - started < 1
+    assert time.process_time() - started < 1
     assert time.monotonic() - clock < 10  # whatever else the machine does
     assert grammars.accepts(grammars.compile_form(regex="a"), "a")
 

@@ -75,7 +75,7 @@ def test_enforced(grammars: ModuleType, name: str) -> None:
 
 REFUSED: dict[str, Any] = {
     **{
-        keyword: {keyword: {}}
+        f"'{keyword}'": {keyword: {}}
         for keyword in (
             "not if then else propertyNames contains dependentRequired dependentSchemas "
             "dependencies unevaluatedProperties unevaluatedItems divisibleBy extends "
@@ -108,6 +108,14 @@ REFUSED: dict[str, Any] = {
     "unsatisfiable": {"type": "object", "required": ["zz"], "additionalProperties": False},
     "properties: must be an object": {"properties": [1]},
     "a schema must be an object": {"items": 3},
+    "'type' .*text or a list of texts": {"type": [{}], "format": "int32"},
+    "'type' 5": {"type": 5, "format": "int32"},
+    "'format' .*must be a text": {"format": ["date"]},
+    "'pattern' 5: must be a text": {"pattern": 5, "format": "date"},
+    "'minimum' a: must be a number": {"type": "integer", "format": "int32", "minimum": "a"},
+    "'allOf' 5: must be a list": {"allOf": 5},
+    "'patternProperties' .*an object": {"patternProperties": [{}]},
+    "'multipleOf' inf: must be a finite": '{"multipleOf": 1e999}',
     "anyOf is empty": {"enum": []},
     "no answer can satisfy it": {"$ref": "#"},
     "json: ": {"const": "\ud800"},

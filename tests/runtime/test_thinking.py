@@ -70,6 +70,22 @@ def test_characters_are_not_cut(grammars: ModuleType, tokens: ThinkingTokens) ->
     assert forced(grammars, constraint) == "</think>"
 
 
+def test_an_end_that_shares_bytes_with_a_cut_character(grammars: ModuleType) -> None:
+    """Bytes that never become a character: the end is put in whole, not from its middle."""
+    form = SimpleNamespace(name="kimi", start="◁think▷", end="◁/think▷")
+    tokens = ThinkingTokens(grammars.ByteTokenizer(), form)  # type: ignore[arg-type]
+    constraint = begin(grammars, tokens, opened=True, budget=2)
+    for byte in b"a\xe2\xe2\xe2\xe2":
+        assert byte in grammars.ids_of(constraint)
+        constraint.accept(byte)
+    put_in = b""
+    while constraint.allowed() is not None:
+        [token_id] = grammars.ids_of(constraint)
+        constraint.accept(token_id)
+        put_in += bytes([token_id])
+    assert put_in.decode() == form.end
+
+
 def test_an_early_end_counts(grammars: ModuleType, tokens: ThinkingTokens) -> None:
     constraint = begin(grammars, tokens, opened=True, budget=50)
     feed(grammars, constraint, "a </think> b" * 20)  # only the first one is thinking
@@ -115,6 +131,10 @@ def test_an_answer_without_thinking(grammars: ModuleType, tokens: ThinkingTokens
     assert grammars.ids_of(both) == [ord("n"), ord("t")]  # the answer, or the start text
     feed(grammars, both, "no>")
     assert both.finished
+    opens = begin(grammars, tokens, {"choice": ["yes"]})
+    feed(grammars, opens, "<th")
+    with pytest.raises(ConstraintError, match="can't begin with"):  # never a free answer
+        opens.accept(ord("x"))
     thinks = begin(grammars, tokens, {"choice": ["yes", "<no>"]})
     feed(grammars, thinks, "<think>well</think><no>")
     assert thinks.finished

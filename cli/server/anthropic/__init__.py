@@ -1,6 +1,5 @@
 """Anthropic's API: messages, whole and streamed, and counting their tokens."""
 
-import secrets
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
@@ -10,11 +9,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ..errors import body_of, error_responses
-from ..fields import IGNORED_HEADER, check_extras
-from ..replies import JsonReply, StreamReply, Watch, named_sse
+from ..fields import add_ignored, check_extras
+from ..replies import JsonReply, StreamReply, Watch, named_sse, new_id
 from ..running import Running
 from ..served import Server
 from ..starting import count_tokens, start_chat
+from ..waiting import while_heard
 from .blocks import message_events, whole_message
 from .conversation import chat_task
 from .schemas import COUNT_SCHEMA, MESSAGE_SCHEMA, CountBody, MessagesBody
@@ -29,10 +29,8 @@ def router(server: Server) -> APIRouter:
 
     def headers_for(body: CountBody) -> dict[str, str]:
         headers = check_extras(body, settings)
-        if body.context_management is not None:
-            names = (headers.get(IGNORED_HEADER), "context_management")
-            headers[IGNORED_HEADER] = ", ".join(name for name in names if name)
-        return {"request-id": f"req_{secrets.token_hex(12)}", **headers}
+        edits = body.context_management is not None
+        return add_ignored(headers, ["context_management"] * edits)
 
     @routes.post(
         "/v1/messages",
@@ -42,9 +40,10 @@ def router(server: Server) -> APIRouter:
     )
     async def messages(body: MessagesBody, request: Request) -> Response:
         headers = headers_for(body)
-        running = await start_chat(server, "anthropic", chat_task(body, settings))
+        starting = start_chat(server, "anthropic", chat_task(body, settings))
+        running = await while_heard(request, starting)
         hide = body.thinking is not None and body.thinking.display == "omitted"
-        message_id = f"msg_{secrets.token_hex(12)}"
+        message_id = new_id("msg_")
         events = message_events(running, message_id, body.model, hide_thinking=hide)
         if body.stream:
             return StreamReply(
@@ -63,9 +62,10 @@ def router(server: Server) -> APIRouter:
         response_class=Response,
         responses={200: _described(COUNT_SCHEMA)},
     )
-    async def count(body: CountBody) -> Response:
+    async def count(body: CountBody, request: Request) -> Response:
         headers = headers_for(body)
-        tokens = await count_tokens(server, chat_task(body, settings))
+        counting = count_tokens(server, chat_task(body, settings))
+        tokens = await while_heard(request, counting)
         return JsonReply({"input_tokens": tokens}, headers=headers)
 
     return routes

@@ -3,13 +3,13 @@
 import base64
 import hashlib
 import json
-import secrets
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any
 
 from ....models.chat import ContentText, Part, ReasoningText, ToolCallArguments, ToolCallStart
 from ..answers import Delta, End, Summary
+from ..replies import new_id
 from ..running import Running
 
 _REASONS = {"stop": "end_turn", "tool_calls": "tool_use"}  # "length" and "timeout": max_tokens
@@ -48,7 +48,7 @@ class Blocks:
                 events.append(self._delta("text_delta", text=text))
             elif isinstance(part, ToolCallStart):
                 self._close(events)
-                use = {"id": f"toolu_{secrets.token_hex(12)}", "name": part.name, "input": {}}
+                use = {"id": new_id("toolu_"), "name": part.name, "input": {}}
                 self._ensure("tool_use", use, events)
             elif isinstance(part, ToolCallArguments):
                 events.append(self._delta("input_json_delta", partial_json=part.text))

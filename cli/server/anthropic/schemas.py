@@ -6,7 +6,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from ..errors import bad_request
-from ..fields import Body
+from ..fields import Body, Many
 from ..sampling import SamplingFields
 from ..settings import ServerSettings
 
@@ -15,7 +15,7 @@ class Message(Body):
     """One turn. content: a text, or content blocks (checked one by one in conversation.py)."""
 
     role: Literal["user", "assistant", "system"]
-    content: str | list[dict[str, Any]] | None = None
+    content: str | Many[dict[str, Any]] | None = None
 
 
 class ToolChoiceBody(Body):
@@ -52,14 +52,14 @@ class CountBody(SamplingFields):
     """POST /v1/messages/count_tokens."""
 
     model: str = Field(min_length=1)  # pyright: ignore[reportIncompatibleVariableOverride]
-    messages: list[Message] = Field(min_length=1)
-    system: str | list[dict[str, Any]] | None = None
-    tools: list[dict[str, Any]] | None = None
+    messages: Many[Message] = Field(min_length=1)
+    system: str | Many[dict[str, Any]] | None = None
+    tools: Many[dict[str, Any]] | None = None
     tool_choice: ToolChoiceBody | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None  # its place in older betas
-    stop_sequences: list[str] | None = None
+    stop_sequences: Many[str] | None = None
     stream: bool | None = None
     # Edits that drop old turns to save tokens: not done, and the header says so.
     context_management: dict[str, Any] | None = None

@@ -4,8 +4,6 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from fastapi import APIRouter
-from fastapi.routing import APIRoute
-from starlette.requests import Request
 from starlette.responses import Response
 
 from .... import __version__
@@ -27,29 +25,9 @@ _REFUSED = (
 )
 
 
-class _AnyTypeRoute(APIRoute):
-    """Takes a body for JSON whatever its Content-Type says: `curl -d` says it is a form.
-
-    Web pages of strangers, which may send forms unasked, are refused by their Origin before that.
-    """
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """The usual handler, behind a changed header."""
-        handle = super().get_route_handler()
-
-        async def handler(request: Request) -> Response:
-            kept = [h for h in request.scope["headers"] if h[0] != b"content-type"]
-            kept.append((b"content-type", b"application/json"))
-            return await handle(Request({**request.scope, "headers": kept}, request.receive))
-
-        return handler
-
-
 def router(server: Server) -> APIRouter:
     """The endpoints below /api, and HEAD / which asks whether anybody is there."""
-    routes = APIRouter(
-        tags=["Ollama"], responses=error_responses("ollama"), route_class=_AnyTypeRoute
-    )
+    routes = APIRouter(tags=["Ollama"], responses=error_responses("ollama"))
     generation.add_routes(routes, server)
     embed.add_routes(routes, server)
     listing.add_routes(routes, server)
@@ -78,9 +56,8 @@ def router(server: Server) -> APIRouter:
             response_class=Response,
         )
 
-    @routes.api_route(
-        "/api/blobs/{digest}", methods=["HEAD", "POST"], summary="Refused", response_class=Response
-    )
+    @routes.head("/api/blobs/{digest}", include_in_schema=False)
+    @routes.post("/api/blobs/{digest}", summary="Refused", response_class=Response)
     async def blobs(digest: str) -> Response:
         raise _not_offered("/api/blobs", "files are not taken from requests")
 

@@ -22,19 +22,16 @@ from .schemas import (
     refuse_images,
 )
 
-_LATEST = ":latest"
 _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")
 _FOR_EVER_S = 1e9
 
 
 def find_entry(server: Server, name: str) -> ModelEntry:
-    """The model that a name means; Ollama's tag for "no tag" may follow it. ApiError: 404."""
+    """The model that a name means. ApiError: 404, in the words that Ollama's clients look for."""
     try:
         return server.models.find(name)
     except ModelNotFoundError as error:
-        if name.endswith(_LATEST):
-            return find_entry(server, name.removesuffix(_LATEST))
         message = f"model {name[:200]!r} not found: {error}"
         raise ApiError(404, message, code="model_not_found", param="model") from error
 

@@ -12,6 +12,7 @@ from ..replies import JsonReply, Watch
 from ..served import Server
 from ..starting import start_embed
 from ..tasks import EmbedTask
+from ..waiting import while_heard
 from .conversation import common
 from .generation import ignored_header
 from .schemas import (
@@ -84,7 +85,7 @@ async def _vectors(
             fields["check"](model)
         return [], 0, time.monotonic()
     task = EmbedTask(**fields, inputs=inputs, dimensions=dimensions, truncate=truncate)
-    running = await start_embed(server, "ollama", task)
+    running = await while_heard(request, start_embed(server, "ollama", task))
     loaded = time.monotonic()
     async with Watch(request, running.close):
         outputs = await running.vectors()

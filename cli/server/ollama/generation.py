@@ -11,12 +11,13 @@ from starlette.responses import Response
 
 from ....errors import ChatTemplateError, OverloadedError
 from ..errors import body_of
-from ..fields import IGNORED_HEADER, check_extras
+from ..fields import add_ignored, check_extras
 from ..replies import NDJSON, JsonReply, StreamReply, Watch, ndjson
 from ..running import Running
 from ..served import Server
 from ..starting import start_chat, start_text
 from ..tasks import ChatTask, TextTask
+from ..waiting import while_heard
 from .conversation import chat_task, find_entry, generate_task, keep_alive_s
 from .lines import Format, answer_lines, whole_answer
 from .schemas import (
@@ -43,7 +44,7 @@ def add_routes(routes: APIRouter, server: Server) -> None:
         headers = ignored_header(server, body)
         form = Format(body.model, chat=True)
         if not body.messages:
-            return await _load(server, body, form)
+            return await _load(server, request, body, form, headers)
         task = chat_task(server, body)
         return await _answer(server, body, request, task, form, headers)
 
@@ -57,7 +58,7 @@ def add_routes(routes: APIRouter, server: Server) -> None:
         headers = ignored_header(server, body)
         form = Format(body.model, chat=False)
         if not body.prompt and not body.system:
-            return await _load(server, body, form)
+            return await _load(server, request, body, form, headers)
         task = generate_task(server, body)
         return await _answer(server, body, request, task, form, headers)
 
@@ -66,22 +67,29 @@ def ignored_header(server: Server, body: ModelBody) -> dict[str, str]:
     """The header that names what was left undone; ApiError for what would change the answer."""
     headers = check_extras(body, server.settings)
     names = body.options.ignored_options() if body.options is not None else []
-    if names:
-        given = [headers[IGNORED_HEADER]] if IGNORED_HEADER in headers else []
-        headers[IGNORED_HEADER] = ", ".join([*given, *names])
-    return headers
+    return add_ignored(headers, names)
 
 
-async def _load(server: Server, body: GenerationBody, form: Format) -> Response:
+async def _load(
+    server: Server,
+    request: Request,
+    body: GenerationBody,
+    form: Format,
+    headers: dict[str, str],
+) -> Response:
     """Nothing to answer: the model is loaded, or unloaded if it shall stay for no time."""
     if server.lifecycle.draining:
         raise OverloadedError("the server is stopping and takes no new requests")
     entry, keep_s = find_entry(server, body.model), keep_alive_s(body.keep_alive)
     if keep_s != 0 or entry.loaded is not None:
-        async with server.models.use(entry.name, keep_alive_s=keep_s):
-            pass
+        await while_heard(request, _use(server, entry.name, keep_s))
     reason = "unload" if keep_s == 0 else "load"
-    return JsonReply({**form.line(done=True), "done_reason": reason})
+    return JsonReply({**form.line(done=True), "done_reason": reason}, headers=headers)
+
+
+async def _use(server: Server, name: str, keep_alive_s: float | None) -> None:
+    async with server.models.use(name, keep_alive_s=keep_alive_s):
+        pass
 
 
 async def _answer(
@@ -93,7 +101,7 @@ async def _answer(
     headers: dict[str, str],
 ) -> Response:
     started = time.monotonic()
-    running = await _start(server, body, task)
+    running = await while_heard(request, _start(server, body, task))
     lines = answer_lines(running, form, started, time.monotonic())
     if body.stream is not False:
         return StreamReply(

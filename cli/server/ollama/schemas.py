@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from ..fields import Body, check_refused
+from ..fields import Body, Many, check_refused
 from ..sampling import SamplingFields
 from ..settings import ServerSettings
 
@@ -88,7 +88,7 @@ class Message(Body):
     role: Literal["system", "user", "assistant", "tool", "developer"]
     content: str | None = None
     thinking: str | None = None
-    tool_calls: list[dict[str, Any]] | None = None
+    tool_calls: Many[dict[str, Any]] | None = None
     tool_name: str | None = None
     tool_call_id: str | None = None
     images: list[Any] | None = None
@@ -97,8 +97,8 @@ class Message(Body):
 class ChatBody(GenerationBody):
     """POST /api/chat."""
 
-    messages: list[Message] | None = None
-    tools: list[dict[str, Any]] | None = None
+    messages: Many[Message] | None = None
+    tools: Many[dict[str, Any]] | None = None
 
 
 class GenerateBody(GenerationBody):
@@ -107,13 +107,13 @@ class GenerateBody(GenerationBody):
     prompt: str | None = None
     system: str | None = None
     raw: bool | None = None
-    context: list[int] | None = None
+    context: Many[int] | None = None
 
 
 class EmbedBody(ModelBody):
     """POST /api/embed."""
 
-    input: str | list[str] | None = None
+    input: str | Many[str] | None = None
     truncate: bool | None = None
     dimensions: int | None = Field(None, ge=0, le=2**31 - 1)
 

@@ -8,16 +8,17 @@ from starlette.responses import Response
 from ....errors import ContextLengthError
 from ..answers import Answer, End
 from ..errors import bad_request, error_responses, translate
-from ..fields import IGNORED_HEADER, named
-from ..replies import SSE_PING, JsonReply, StreamReply, Watch
+from ..fields import add_ignored, named
+from ..replies import SSE_PING, JsonReply, StreamReply, Watch, new_id
 from ..running import Running
 from ..served import Server
 from ..settings import ServerSettings
 from ..starting import start_chat
 from ..tasks import ChatTask
+from ..waiting import while_heard
 from .chat_stream import ChatStream
 from .documents import CHAT_REPLY
-from .envelope import Envelope, closing, end_ids, figures, new_id
+from .envelope import Envelope, closing, end_ids, figures
 from .logprobs import TokenScores
 from .messages import read_messages, unknown_fields
 from .schemas import ChatBody
@@ -38,9 +39,9 @@ def router(server: Server) -> APIRouter:
     async def chat(request: Request, body: ChatBody) -> Response:
         headers = body.check(server.settings)
         task = chat_task(body, server.settings)
-        _note(headers, body, server.settings)
+        headers = _noted(headers, body, server.settings)
         try:
-            running = await start_chat(server, "openai", task)
+            running = await while_heard(request, start_chat(server, "openai", task))
         except ContextLengthError as error:
             raise named(translate(error), "messages") from error
         legacy = body.functions is not None
@@ -120,15 +121,13 @@ def _top_logprobs(body: ChatBody, settings: ServerSettings) -> int | None:
     return (count or 0) if body.logprobs else None
 
 
-def _note(headers: dict[str, str], body: ChatBody, settings: ServerSettings) -> None:
+def _noted(headers: dict[str, str], body: ChatBody, settings: ServerSettings) -> dict[str, str]:
     """Fields of messages that nobody reads are told like those of the body."""
     names = unknown_fields(body.messages)
     if names and settings.strict:
-        raise bad_request(f"{names[0]}: no such field", param=names[0], code="unknown_field")
-    safe = [name for name in names if name.isascii() and name.isprintable()][:20]
-    if safe:
-        before = [headers[IGNORED_HEADER]] if IGNORED_HEADER in headers else []
-        headers[IGNORED_HEADER] = ", ".join((*before, *safe))
+        where = names[0][:80]
+        raise bad_request(f"{where}: no such field", param=where, code="unknown_field")
+    return add_ignored(headers, names)
 
 
 def _choice(index: int, answer: Answer, running: Running, legacy: bool) -> dict[str, Any]:

@@ -1,12 +1,14 @@
 """A chat answer as a stream of chunks."""
 
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from typing import Any
 
 from ....models.chat import ContentText, Part, ReasoningText, ToolCallStart
 from ..answers import Delta, End, Summary
+from ..replies import new_id
 from ..running import Running
-from .envelope import Envelope, closing, end_ids, new_id
+from .envelope import Envelope, closing, end_ids
 from .logprobs import TokenScores
 from .streaming import Frame, encode, encode_basestring
 
@@ -35,19 +37,20 @@ class ChatStream:
         """Everything that is sent."""
         plain = self._scores is None and not self._timings
         held: dict[str, Any] | None = None  # the last choice's end waits for the figures
-        async for event in self._running.events():
-            if isinstance(event, Summary):
-                yield self._frame.ending(held, event, self._include_usage)
-                return
-            out = b"" if held is None else self._frame.chunk(held)
-            held = None
-            if isinstance(event, End):
-                out += self._choice(event.index)[1]
-                held = _around(event.index, {}) | closing(event, legacy=self._legacy)
-            else:
-                out += self._plain(event) if plain else self._detailed(event)
-            if out:
-                yield out
+        async with aclosing(self._running.events()) as events:
+            async for event in events:
+                if isinstance(event, Summary):
+                    yield self._frame.ending(held, event, self._include_usage)
+                    return
+                out = b"" if held is None else self._frame.chunk(held)
+                held = None
+                if isinstance(event, End):
+                    out += self._choice(event.index)[1]
+                    held = _around(event.index, {}) | closing(event, legacy=self._legacy)
+                else:
+                    out += self._plain(event) if plain else self._detailed(event)
+                if out:
+                    yield out
 
     def _choice(self, index: int, parts: Sequence[Part] = ()) -> "tuple[_Choice, bytes]":
         """The state of a choice; and, the first time, its opening chunk."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from ....models.chat import ContentText
@@ -14,6 +15,7 @@ from .streaming import Frame, encode, encode_basestring
 if TYPE_CHECKING:
     from .completions import PromptBatch
 
+_MOST_WAITING = 64  # events of several prompts that were not sent yet
 _Numbered = tuple[int, Running, Event]
 
 
@@ -40,48 +42,52 @@ class CompletionStream:
         summaries: list[Summary] = []
         held: dict[str, Any] | None = None  # the last choice's end waits for the figures
         single = self._batch.num_prompts == 1
-        async for number, running, event in self._one() if single else self._several():
-            if isinstance(event, Summary):
-                summaries.append(event)
-                continue
-            index = number * self._n + event.index
-            out = b"" if held is None else self._frame.chunk(held)
-            held = None
-            if self._echo:
-                out += self._opening(index, running)
-            if isinstance(event, End):
-                held = _around(index, "") | closing(event)
-            elif plain:
-                out += self._plain(index, event)
-            else:
-                out += self._detailed(index, running, event)
-            if out:
-                yield out
+        async with aclosing(self._one() if single else self._several()) as events:
+            async for number, running, event in events:
+                if isinstance(event, Summary):
+                    summaries.append(event)
+                    continue
+                index = number * self._n + event.index
+                out = b"" if held is None else self._frame.chunk(held)
+                held = None
+                if self._echo:
+                    out += self._opening(index, running)
+                if isinstance(event, End):
+                    held = _around(index, "") | closing(event)
+                elif plain:
+                    out += self._plain(index, event)
+                else:
+                    out += self._detailed(index, running, event)
+                if out:
+                    yield out
         total = merged(summaries)
         yield self._frame.ending(held, total, self._include_usage)
 
     async def _one(self) -> AsyncGenerator[_Numbered, None]:
         running = self._batch.running[0]
-        async for event in running.events():
-            yield 0, running, event
+        async with aclosing(running.events()) as events:
+            async for event in events:
+                yield 0, running, event
 
     async def _several(self) -> AsyncGenerator[_Numbered, None]:
         """The events of all prompts, in the order in which they come."""
-        queue: asyncio.Queue[_Numbered | None | Exception] = asyncio.Queue()
+        # A client that reads slowly holds up the workers, and these get more text in one event.
+        queue: asyncio.Queue[_Numbered | None | Exception] = asyncio.Queue(_MOST_WAITING)
         starting = asyncio.Lock()
 
         async def work(number: int, running: Running) -> None:
             try:
                 following: Running | None = running
                 while following is not None:
-                    async for event in following.events():
-                        queue.put_nowait((number, following, event))
+                    async with aclosing(following.events()) as events:
+                        async for event in events:
+                            await queue.put((number, following, event))
                     async with starting:
                         number = len(self._batch.running)
                         following = await self._batch.start_next()
-                queue.put_nowait(None)
+                await queue.put(None)
             except Exception as error:
-                queue.put_nowait(error)
+                await queue.put(error)
 
         workers = [
             asyncio.create_task(work(number, running))
@@ -99,6 +105,8 @@ class CompletionStream:
                     yield item
         finally:
             self._batch.close()
+            for worker in workers:
+                worker.cancel()
             await asyncio.gather(*workers, return_exceptions=True)
 
     def _opening(self, index: int, running: Running) -> bytes:

@@ -15,6 +15,7 @@ from ..served import Server
 from ..settings import ServerSettings
 from ..starting import start_text
 from ..tasks import TextTask
+from ..waiting import while_heard
 from .completion_stream import CompletionStream
 from .documents import COMPLETION_REPLY
 from .envelope import Envelope, closing, figures
@@ -39,7 +40,7 @@ def router(server: Server) -> APIRouter:
         headers = body.check(server.settings)
         task = text_task(body, server.settings)
         batch = PromptBatch(server, task)
-        await batch.start()
+        await while_heard(request, batch.start())
         if body.stream:
             stream = CompletionStream(
                 batch,

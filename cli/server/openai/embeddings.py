@@ -14,6 +14,7 @@ from ..served import Server
 from ..settings import ServerSettings
 from ..starting import start_embed
 from ..tasks import EmbedTask
+from ..waiting import while_heard
 from .documents import EMBEDDING_REPLY
 from .schemas import EmbeddingBody
 
@@ -36,7 +37,7 @@ def router(server: Server) -> APIRouter:
         headers = check_extras(body, server.settings)
         task = embed_task(body, server.settings)
         try:
-            running = await start_embed(server, "openai", task)
+            running = await while_heard(request, start_embed(server, "openai", task))
         except RequestError as error:
             problem = translate(error)
             if problem.param != "dimensions":

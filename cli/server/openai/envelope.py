@@ -1,11 +1,11 @@
 """What every OpenAI answer says about itself: id, time, model, build."""
 
-import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .... import __version__
 from ..answers import End, Summary
+from ..replies import new_id
 from ..running import Running
 
 if TYPE_CHECKING:
@@ -37,11 +37,6 @@ class Envelope:
             "system_fingerprint": FINGERPRINT,
             "choices": choices,
         }
-
-
-def new_id(prefix: str) -> str:
-    """chatcmpl-..., which nobody can guess."""
-    return prefix + secrets.token_hex(12)
 
 
 def closing(end: End, *, legacy: bool = False) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """What llama-server offers beside: /tokenize, /detokenize, /apply-template, /props."""
 
-import asyncio
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Query
@@ -9,10 +8,11 @@ from starlette.responses import Response
 
 from .... import __version__
 from ..errors import bad_request, error_responses
-from ..fields import RequestBody, check_extras
+from ..fields import Many, RequestBody, check_extras
 from ..replies import JsonReply
 from ..served import ModelEntry, Server
 from ..starting import render_prompt
+from ..waiting import in_thread
 from .chat import chat_task
 from .documents import DETOKENIZE_REPLY, PROPS_REPLY, TEMPLATE_REPLY, TOKENIZE_REPLY
 from .schemas import ChatBody
@@ -36,7 +36,7 @@ class TokenizeBody(RequestBody):
 class DetokenizeBody(RequestBody):
     """POST /detokenize."""
 
-    tokens: list[int] = Field(max_length=MAX_IDS)
+    tokens: Many[int] = Field(max_length=MAX_IDS)
 
 
 def router(server: Server) -> APIRouter:
@@ -49,13 +49,7 @@ def router(server: Server) -> APIRouter:
         headers = check_extras(body, server.settings)
         async with server.models.use(body.model) as model:
             tokenizer = model.llm.tokenizer
-            ids = await asyncio.to_thread(
-                tokenizer.encode,
-                body.content,
-                add_special=bool(body.add_special),
-                parse_special=body.parse_special is not False,
-            )
-            tokens = [_piece(tokenizer, i) for i in ids] if body.with_pieces else ids
+            tokens = await in_thread(_tokens, tokenizer, body)
         return JsonReply({"tokens": tokens}, headers=headers)
 
     @api.post(
@@ -72,7 +66,7 @@ def router(server: Server) -> APIRouter:
                         f"{tokenizer.vocab_size - 1}",
                         param=f"tokens[{i}]",
                     )
-            text = tokenizer.decode(body.tokens, skip_special=False)
+            text = await in_thread(tokenizer.decode, body.tokens, skip_special=False)
         return JsonReply({"content": text}, headers=headers)
 
     @api.post(
@@ -136,6 +130,15 @@ def _props(server: Server, entry: ModelEntry | None) -> dict[str, Any]:
 
 def _name(tokenizer: "Tokenizer", token_id: int | None) -> str:
     return "" if token_id is None else tokenizer.token_text(token_id)
+
+
+def _tokens(tokenizer: "Tokenizer", body: TokenizeBody) -> list[Any]:
+    ids = tokenizer.encode(
+        body.content,
+        add_special=bool(body.add_special),
+        parse_special=body.parse_special is not False,
+    )
+    return [_piece(tokenizer, i) for i in ids] if body.with_pieces else ids
 
 
 def _piece(tokenizer: "Tokenizer", token_id: int) -> dict[str, Any]:

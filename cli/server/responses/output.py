@@ -1,15 +1,11 @@
 """The output items of a response, and the events that tell of them: one path for both."""
 
-import secrets
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
+from ..replies import new_id
+
 Event = dict[str, Any]
-
-
-def new_id(prefix: str) -> str:
-    """An id that nobody has had."""
-    return prefix + secrets.token_hex(12)
 
 
 class Item:

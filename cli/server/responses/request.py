@@ -123,3 +123,8 @@ def wants_logprobs(body: ResponseRequest) -> bool:
 def wants_encrypted(body: ResponseRequest) -> bool:
     """The client will send back reasoning by `encrypted_content`."""
     return _ENCRYPTED in (body.include or ())
+
+
+def asks_for_length(body: Conversation) -> bool:
+    """For an answer longer or shorter than usual, which nothing here can bring about."""
+    return body.text is not None and body.text.verbosity not in (None, "medium")

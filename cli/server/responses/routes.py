@@ -9,13 +9,14 @@ from starlette.responses import Response
 
 from ..answers import Delta
 from ..errors import ApiError, error_responses
-from ..fields import check_extras
+from ..fields import add_ignored, check_extras
 from ..replies import SSE_PING, JsonReply, StreamReply, Watch, named_sse
 from ..running import Running
 from ..served import Server
 from ..starting import count_tokens, start_chat
+from ..waiting import while_heard
 from .logprobs import show_logprobs
-from .request import to_response_task, to_task, wants_encrypted, wants_logprobs
+from .request import asks_for_length, to_response_task, to_task, wants_encrypted, wants_logprobs
 from .schemas import INPUT_TOKENS, RESPONSE, Conversation, ResponseRequest
 from .transcript import Transcript
 
@@ -37,8 +38,9 @@ def router(server: Server) -> APIRouter:
     async def create(body: ResponseRequest, request: Request) -> Response:
         """Answer, as a whole or (`stream`) as named events."""
         headers = check_extras(body, server.settings)
+        headers = add_ignored(headers, ["text.verbosity"] * asks_for_length(body))
         task, echo = to_response_task(body, server.settings)
-        running = await start_chat(server, _DIALECT, task)
+        running = await while_heard(request, start_chat(server, _DIALECT, task))
         transcript = _transcript(server, body, running, echo)
         if body.stream:
             return StreamReply(
@@ -58,11 +60,11 @@ def router(server: Server) -> APIRouter:
     @routes.post(
         "/v1/responses/input_tokens", response_model=None, responses=_documented(INPUT_TOKENS)
     )
-    async def count(body: Conversation) -> Response:
+    async def count(body: Conversation, request: Request) -> Response:
         """Tokens of the prompt that a request would have."""
         headers = check_extras(body, server.settings)
         task, _ = to_task(body, {})
-        tokens = await count_tokens(server, task)
+        tokens = await while_heard(request, count_tokens(server, task))
         reply = {"object": "response.input_tokens", "input_tokens": tokens}
         return JsonReply(reply, headers=headers)
 

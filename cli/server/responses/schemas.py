@@ -1,11 +1,12 @@
 """Requests of the responses API, and what its replies look like for the OpenAPI document."""
 
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
+from pydantic_core import PydanticCustomError
 
 from .. import template_fields
-from ..fields import Body, Refused
+from ..fields import Body, Many, Refused
 from ..sampling import SamplingFields
 from ..template_fields import TemplateFields
 
@@ -14,6 +15,20 @@ STATELESS = (
     "included) with each request"
 )
 Summaries = Literal["auto", "concise", "detailed"]
+
+
+def _check_metadata(value: Any) -> Any:
+    """Texts by names; the first that is none is enough."""
+    if isinstance(value, dict):
+        for name, each in value.items():
+            if not isinstance(each, str):
+                raise PydanticCustomError(
+                    "metadata", "{name} must be a text", {"name": repr(name[:64])}
+                )
+    return value
+
+
+Metadata = Annotated[dict[str, str], BeforeValidator(_check_metadata)]
 
 
 class Reasoning(template_fields.Reasoning):
@@ -71,8 +86,8 @@ class ResponseRequest(SamplingFields, Conversation):
     stream_options: dict[str, Any] | None = None
     max_output_tokens: int | None = Field(None, ge=0, le=2**63 - 1)
     top_logprobs: int | None = Field(None, ge=0)
-    include: list[str] | None = None
-    metadata: dict[str, str] | None = None
+    include: Many[str] | None = None
+    metadata: Metadata | None = None
     user: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None

@@ -7,7 +7,8 @@ from typing import Any
 from ....models.chat import ContentText, Part, ReasoningText, ToolCallStart
 from ..answers import Delta, End, Summary
 from ..errors import ApiError
-from .output import CallItem, Event, Item, MessageItem, ReasoningItem, new_id
+from ..replies import new_id
+from .output import CallItem, Event, Item, MessageItem, ReasoningItem
 
 _CUT = ("length", "timeout")
 Logprobs = Callable[[Delta], list[dict[str, Any]]]  # of a delta's tokens, in the API's form

@@ -391,6 +391,61 @@ def test_slow_and_large_heads_are_cut(
     assert server.get("/health").status_code == 200
 
 
+class _Transport:
+    """A connection that nobody reads."""
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def close(self) -> None:
+        self.closed = True
+
+    def write(self, data: bytes) -> None:
+        pass
+
+    def get_extra_info(self, name: str) -> None:
+        return None
+
+    def resume_reading(self) -> None:
+        pass
+
+    pause_reading = resume_reading
+
+
+@pytest.mark.parametrize("after", [b"\r\n", b""])
+def test_what_follows_a_reply_must_be_a_request(after: bytes) -> None:
+    from uvicorn import Config
+    from uvicorn.server import ServerState
+
+    from llamba.cli.server.protocol import limited
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body"})
+
+    async def work() -> None:
+        config = Config(app, timeout_keep_alive=0, log_config=None)
+        config.load()
+        connection = limited(1.2)(config=config, server_state=ServerState(), app_state={})
+        transport = _Transport()
+        connection.connection_made(transport)
+        for _ in range(2):
+            connection.data_received(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            await asyncio.sleep(0)
+            connection._unset_keepalive_if_required()  # as any byte does
+        started = time.monotonic()
+        while not transport.closed and time.monotonic() - started < 5:
+            if after:
+                connection.data_received(after)
+            await asyncio.sleep(0.05)
+        assert transport.closed and time.monotonic() - started > 0.5
+
+    asyncio.run(work())
+
+
 @pytest.mark.kernels
 def test_s3_s4_hold_for_the_whole_server(tiny_live: Any) -> None:
     assert tiny_live.get("/v1/models", headers={"Host": "evil.example"}).status_code == 403
