@@ -14,6 +14,7 @@ from .waiting import in_thread
 
 if TYPE_CHECKING:
     from ...runtime.params import SamplingParams
+    from ...runtime.stream import RequestStream
     from ...runtime.structured import StructuredOutputs
 
 
@@ -22,18 +23,7 @@ async def start_chat(server: Server, dialect: str, task: ChatTask) -> Running:
     lease = AsyncExitStack()
     try:
         model = await _enter(server, lease, task)
-        messages, template_tools, kwargs, sampling = _prepare(server, model, task)
-        params = _params(model, sampling)
-        stream = await in_thread(
-            model.llm.submit_chat,
-            messages,
-            params,
-            tools=template_tools,
-            chat_template_kwargs=kwargs,
-            priority=task.priority,
-            timeout_s=_timeout(server, task),
-            cache_prompt=task.cache_prompt,
-        )
+        stream, params = await in_thread(_submit_chat, server, model, task)
         return Running(server, dialect, model, stream, lease, task, params)
     except BaseException:
         await lease.aclose()
@@ -53,12 +43,7 @@ async def render_prompt(server: Server, task: ChatTask) -> str:
 async def _templated(server: Server, task: ChatTask, method: str) -> Any:
     async with AsyncExitStack() as lease:
         model = await _enter(server, lease, task)
-        messages, template_tools, kwargs, _ = _prepare(server, model, task)
-        template = model.llm.chat_template
-        if template is None:
-            raise ChatTemplateError(f"{model.name} has no (valid) chat template")
-        work = getattr(template, method)
-        return await in_thread(work, messages, tools=template_tools, **kwargs)
+        return await in_thread(_apply_template, server, model, task, method)
 
 
 async def start_text(server: Server, dialect: str, task: TextTask, prompt: Any) -> Running:
@@ -102,6 +87,31 @@ async def start_embed(server: Server, dialect: str, task: EmbedTask) -> Running:
     except BaseException:
         await lease.aclose()
         raise
+
+
+def _submit_chat(
+    server: Server, model: ServedModel, task: ChatTask
+) -> "tuple[RequestStream, SamplingParams]":
+    messages, template_tools, kwargs, sampling = _prepare(server, model, task)
+    params = _params(model, sampling)
+    stream = model.llm.submit_chat(
+        messages,
+        params,
+        tools=template_tools,
+        chat_template_kwargs=kwargs,
+        priority=task.priority,
+        timeout_s=_timeout(server, task),
+        cache_prompt=task.cache_prompt,
+    )
+    return stream, params
+
+
+def _apply_template(server: Server, model: ServedModel, task: ChatTask, method: str) -> Any:
+    messages, template_tools, kwargs, _ = _prepare(server, model, task)
+    template = model.llm.chat_template
+    if template is None:
+        raise ChatTemplateError(f"{model.name} has no (valid) chat template")
+    return getattr(template, method)(messages, tools=template_tools, **kwargs)
 
 
 def _prepare(

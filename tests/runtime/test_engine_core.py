@@ -98,7 +98,7 @@ def deltas(core: EngineCore, request: object) -> list[str]:
     return seen
 
 
-def test_stop_string_over_several_tokens(fakes: SimpleNamespace) -> None:
+def test_p32_stop_string_over_several_tokens(fakes: SimpleNamespace) -> None:
     """PAINS P32: no item of a stream shows any of it."""
     request = fakes.request("q", stop="DEFGHIJ")
     seen = deltas(scripted(fakes, "q", [*b"ABCDEFGHIJK"]), request)

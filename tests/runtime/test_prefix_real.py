@@ -39,7 +39,7 @@ def encode(llm: LLM, text: str, *, first: bool = False) -> list[int]:
 
 
 @pytest.mark.parametrize("num_repeats", [3, 16])  # within the sliding window of 512, and beyond it
-def test_turns_prefill_only_what_is_new(gemma: LLM, num_repeats: int) -> None:
+def test_p65_turns_prefill_only_what_is_new(gemma: LLM, num_repeats: int) -> None:
     """Also on sliding-window layers: all KV is kept, only attention leaves out what is behind."""
     ids = encode(gemma, f"{num_repeats}. " + TEXT * num_repeats, first=True)
     assert (len(ids) > 560) == (num_repeats > 3)

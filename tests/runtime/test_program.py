@@ -332,7 +332,7 @@ def test_runs_repeat_to_the_bit(tiny_gguf: Tiny, count: int) -> None:
 
 @pytest.mark.parametrize("weights", ["Q4_1", "Q5_0", "Q8_0", "F16"])
 @pytest.mark.parametrize("cache_type", ["f16", "q8_0"])
-def test_deterministic(tiny_gguf: Tiny, weights: str, cache_type: str) -> None:
+def test_p39_deterministic(tiny_gguf: Tiny, weights: str, cache_type: str) -> None:
     """PAINS P39: equal bits in chunks of any size, alone or among others, on any threads."""
     opened = open_weights(tiny_gguf(weights=weights, **SIZES))
     ids = [random_ids(opened, 60, seed) for seed in range(20)]

@@ -76,7 +76,7 @@ def test_values_nested_without_end(tiny_live: Any, field: str, depth: int) -> No
 def test_of_a_million_wrong_items_one_is_told(
     tiny_live: Any, path: str, head: str, item: str
 ) -> None:
-    body = "{%s: [%s]}" % (head, ",".join([item] * 1_000_000))
+    body = f"{{{head}: [{','.join([item] * 1_000_000)}]}}"
     started = time.monotonic()
     reply = post(tiny_live, path, body.encode())
     assert reply.status_code == 400 and time.monotonic() - started < 10
