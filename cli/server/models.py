@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import logging
 import math
 import time
 from collections import Counter
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from ...runtime.stats import EngineStats
 
 Progress = Callable[[str, int, int], None]
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)
@@ -290,7 +293,10 @@ class Models:
     async def _unload_idle(self, slot: _Slot) -> None:
         async with self._lock:
             if not slot.users and slot.model is not None:
-                await self._unload(slot)
+                try:
+                    await self._unload(slot)
+                except Exception:
+                    logger.exception("%s could not be unloaded", slot.offered.name)
 
     async def _unload(self, slot: _Slot) -> None:
         """Under the lock. Whoever asks from now on waits for it to be loaded again."""

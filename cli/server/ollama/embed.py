@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ..errors import bad_request
-from ..replies import JsonReply, Watch
+from ..replies import JsonReply, Watch, with_list
 from ..served import Server
 from ..starting import start_embed
 from ..tasks import EmbedTask
@@ -49,12 +49,11 @@ def add_routes(routes: APIRouter, server: Server) -> None:
         )
         reply = {
             "model": body.model,
-            "embeddings": vectors,
             "total_duration": int((time.monotonic() - started) * 1e9),
             "load_duration": int((loaded - started) * 1e9),
             "prompt_eval_count": tokens,
         }
-        return JsonReply(reply, headers=headers)
+        return JsonReply(await with_list(reply, "embeddings", vectors), headers=headers)
 
     @routes.post(
         "/api/embeddings",

@@ -16,9 +16,13 @@ if TYPE_CHECKING:
 Line = dict[str, Any]
 
 
+_LAST_SECOND = 253402300799  # of the year 9999
+
+
 def timestamp(seconds: float | None = None) -> str:
     """RFC 3339, in UTC; None: now."""
-    moment = datetime.fromtimestamp(time.time() if seconds is None else seconds, UTC)
+    seconds = time.time() if seconds is None else min(seconds, _LAST_SECOND)
+    moment = datetime.fromtimestamp(seconds, UTC)
     return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 

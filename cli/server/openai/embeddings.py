@@ -9,7 +9,7 @@ from starlette.responses import Response
 from ....errors import RequestError
 from ..errors import bad_request, error_responses, translate
 from ..fields import check_extras
-from ..replies import JsonReply, Watch
+from ..replies import JsonReply, Watch, with_list
 from ..served import Server
 from ..settings import ServerSettings
 from ..starting import start_embed
@@ -58,8 +58,8 @@ def router(server: Server) -> APIRouter:
         ]
         count = sum(len(output.prompt_token_ids) for output in outputs)
         usage = {"prompt_tokens": count, "total_tokens": count}
-        whole = {"object": "list", "data": data, "model": running.model.name, "usage": usage}
-        return JsonReply(whole, headers=headers)
+        whole = {"object": "list", "model": running.model.name, "usage": usage}
+        return JsonReply(await with_list(whole, "data", data), headers=headers)
 
     return api
 

@@ -123,9 +123,12 @@ class Transcript:
 
     def _drop_tags(self, text: str) -> None:
         """Of the tokens before a message's first text, keep those that it is made of."""
-        surplus = sum(len(entry["bytes"]) for entry in self._waiting) - len(text.encode())
-        while surplus > 0 and self._waiting:
-            surplus -= len(self._waiting.pop(0)["bytes"])
+        # Found, not counted from the end: of what follows the text, such as a character of several
+        # tokens, the first ones may be here already.
+        raw = b"".join(bytes(entry["bytes"]) for entry in self._waiting)
+        before = raw.rfind(text.encode("utf-8", "replace"))
+        while self._waiting and len(self._waiting[0]["bytes"]) <= before:
+            before -= len(self._waiting.pop(0)["bytes"])
 
     def _switch(self, make: Callable[[int], Item]) -> Iterator[Event]:
         yield from self._close("completed")
@@ -151,6 +154,8 @@ class Transcript:
             yield from self._switch(MessageItem)
             if text:
                 yield from self._add(text)
+        if self._waiting and isinstance(self._item, MessageItem):
+            yield from self._add("")  # tokens whose text was never shown, as in chats
         yield from self._close("incomplete" if cut else "completed")
 
     def _complete(self, summary: Summary) -> Iterator[Event]:

@@ -193,12 +193,17 @@ def test_reasoning_survives_in_what_clients_send_back() -> None:
     assert message["reasoning_content"] == "Ünïcode"
 
 
-def test_logprobs_belong_to_the_text_only() -> None:
-    def logprobs(delta: Delta) -> list[dict[str, Any]]:
-        entry = {"bytes": [65], "logprob": -0.5, "top_logprobs": []}
-        return [{"token": str(token_id), **entry} for token_id in delta.token_ids]
+_BYTES = {1: b"r", 2: b"a", 3: b"b", 4: b"<call>", 7: b"</think>", 8: "🌍".encode()[:2]}
+_BYTES |= {9: "🌍".encode()[2:], 10: b"\n\n", 11: b" a"}
 
-    transcript = make(logprobs=logprobs)
+
+def scores(delta: Delta) -> list[dict[str, Any]]:
+    entry = {"logprob": -0.5, "top_logprobs": []}
+    return [{"token": str(i), "bytes": list(_BYTES[i]), **entry} for i in delta.token_ids]
+
+
+def test_logprobs_belong_to_the_text_only() -> None:
+    transcript = make(logprobs=scores)
     events = play(
         transcript,
         [
@@ -214,3 +219,29 @@ def test_logprobs_belong_to_the_text_only() -> None:
     assert [entry["token"] for entry in said["logprobs"]] == ["2", "3"]
     [part] = transcript.response["output"][1]["content"]
     assert [entry["token"] for entry in part["logprobs"]] == ["2", "3"]
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens", "kept"),
+    [
+        ("🌍", [8, 9, 8], [8, 9, 8]),  # the next one has begun
+        ("ab", [7, 10, 2, 3, 8], [2, 3, 8]),
+        ("a", [7, 11], [11]),  # a token of which some was white space
+        ("ab", [2, 3], [2, 3]),
+        ("\ufffd", [8], [8]),
+    ],
+)
+def test_logprobs_do_not_depend_on_how_tokens_come_together(
+    text: str, tokens: list[int], kept: list[int]
+) -> None:
+    transcript = make(logprobs=scores)
+    play(transcript, [Delta(0, [ContentText(text)], tokens, None)], "length")
+    [part] = transcript.response["output"][0]["content"]
+    assert [entry["token"] for entry in part["logprobs"]] == [str(i) for i in kept]
+
+
+def test_logprobs_of_tokens_that_never_became_text() -> None:
+    transcript = make(logprobs=scores)
+    play(transcript, [Delta(0, [ContentText("a")], [2], None), Delta(0, [], [8], None)], "length")
+    [part] = transcript.response["output"][0]["content"]
+    assert part["text"] == "a" and [entry["token"] for entry in part["logprobs"]] == ["2", "8"]
