@@ -9,6 +9,7 @@ the schema is an array that never has to end. Masks alone are timed as well.
 
 import statistics
 import time
+from collections.abc import Mapping
 
 import numpy as np
 from report import Bar, heading, show_bars, show_heading, write_bars
@@ -39,7 +40,7 @@ SCHEMA = {
 }
 
 
-def rate(llm: LLM, seed: int, num_tokens: int, structured: dict[str, object] | None) -> float:
+def rate(llm: LLM, seed: int, num_tokens: int, structured: "Mapping[str, object] | None") -> float:
     """Tokens a second of one answer's decode."""
     params = SamplingParams(
         temperature=0.8,

@@ -11,6 +11,7 @@ import click
 from ..errors import InvalidParameterError, LlambaError
 from . import loading
 from .console import note, warn
+from .environment import EnvironmentCommand
 from .options import engine_from, engine_options, parallel_option
 from .progress import progress
 
@@ -41,10 +42,17 @@ class Amount(click.ParamType):
 
 
 class Time(click.ParamType):
-    """A duration: `90`, `30s`, `5m`, `2h`; `-1` or `never`: for ever."""
+    """A duration: `90`, `30s`, `5m`, `2h`; `-1` or `never`: for ever.
+
+    Args:
+        can_be_zero: else 0 is refused.
+    """
 
     name = "TIME"
     _units = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+    def __init__(self, *, can_be_zero: bool = True) -> None:
+        self._can_be_zero = can_be_zero
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -58,7 +66,10 @@ class Time(click.ParamType):
         match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)\s*([smhd]?)", text)
         if match is None:
             self.fail(f"{value!r} is not a time such as 90, 30s, 5m, 2h or never", param, ctx)
-        return float(match[1]) * self._units[match[2]]
+        seconds = float(match[1]) * self._units[match[2]]
+        if not seconds and not self._can_be_zero:
+            self.fail(f"{value!r} must be more than 0; `never` is no limit", param, ctx)
+        return seconds
 
 
 SIZE, TIME = Amount(), Time()
@@ -116,7 +127,7 @@ def _limits(command: _F) -> _F:
                 type=TIME,
                 default="30m",
                 show_default=True,
-                help="How long a model stays in memory unused; never keeps it.",
+                help="How long a model stays in memory unused; never keeps it, 0 does not.",
             ),
             click.option(
                 "--memory-limit",
@@ -133,10 +144,10 @@ def _limits(command: _F) -> _F:
             ),
             click.option(
                 "--timeout",
-                type=TIME,
+                type=Time(can_be_zero=False),
                 default="10m",
                 show_default=True,
-                help="Longest time of a request; then it ends with what there is.",
+                help="Longest time of a request; then it ends with what there is. never: no limit.",
             ),
             click.option(
                 "--max-body", type=SIZE, default="16M", show_default=True, help="Of one request."
@@ -178,7 +189,7 @@ def _behaviour(command: _F) -> _F:
     return command
 
 
-@click.command("serve", context_settings={"auto_envvar_prefix": "LLAMBA_SERVE"})
+@click.command("serve", cls=EnvironmentCommand)
 @click.argument("models", nargs=-1, metavar="[MODEL...]", envvar="LLAMBA_SERVE_MODELS")
 @click.option(
     "--alias",
@@ -196,7 +207,8 @@ def command(**options: Any) -> None:
     """Serve models to other programs, and a chat page at http://127.0.0.1:8080.
 
     \b
-      llamba serve                        every model of `llamba list`, each loaded when asked for
+      llamba serve                        every model of `llamba list`, each loaded when asked for;
+                                          with none there: smollm2, which is fetched
       llamba serve smollm2                one model, loaded at the start
       llamba serve small=./a.gguf hf:owner/repo:Q4_K_M      under a name of your own
 
@@ -205,9 +217,13 @@ def command(**options: Any) -> None:
     Clients of Anthropic use  http://127.0.0.1:8080
     Clients of Ollama use     http://127.0.0.1:8080
 
-    Only this machine can reach it unless --host says otherwise; think of --api-key then. Every
-    option can be given as LLAMBA_SERVE_PORT=8081 and so on. SIGTERM or Ctrl-C lets answers finish;
-    a second Ctrl-C does not.
+    Only this machine can reach it unless --host says otherwise; think of --api-key then. SIGTERM
+    or Ctrl-C lets answers finish; a second Ctrl-C does not.
+
+    Every option can be given as a variable: LLAMBA_SERVE_PORT=8081, LLAMBA_SERVE_NO_WEB=1; those
+    that are repeatable, and the models, with spaces between: LLAMBA_SERVE_ALLOW_HOST="a b",
+    LLAMBA_SERVE_MODELS="smollm2 small=./a.gguf". The command line comes first. Other variables
+    that begin with LLAMBA_SERVE_ are an error.
     """
     try:
         from .server.run_server import run
@@ -232,6 +248,8 @@ def settings_from(options: dict[str, Any]) -> "ServerSettings":
     if parallel is not None:
         engine["max_sequences"] = parallel
     keys = [*options["api_keys"], *_key_of_environment()]
+    if not all(key.strip() for key in keys):
+        raise InvalidParameterError("--api-key '': an empty key would let everybody in")
     if options["api_key_file"] is not None:
         keys += read_keys(options["api_key_file"])
     settings = ServerSettings(
@@ -272,6 +290,7 @@ def find_models(given: Iterable[str]) -> dict[str, str]:
     given = list(given)
     if not given and not store.list_models():
         given = [DEFAULT_MODEL]
+        note(f"no model is named, and the cache has none: fetching {DEFAULT_MODEL} to serve it")
     models: dict[str, str] = {}
     for text in given:
         name, model = _name_and_model(text)
@@ -302,8 +321,13 @@ def _pair(what: str, text: str) -> tuple[str, str]:
 
 def _key_of_environment() -> list[str]:
     """LLAMBA_API_KEY may hold several, with commas between."""
-    keys = os.environ.get("LLAMBA_API_KEY", "").split(",")
-    return [key.strip() for key in keys if key.strip()]
+    text = os.environ.get("LLAMBA_API_KEY")
+    if text is None:
+        return []
+    keys = [key.strip() for key in text.split(",") if key.strip()]
+    if not keys:  # somebody meant to have one
+        raise InvalidParameterError("LLAMBA_API_KEY holds no key: give it one, or unset it")
+    return keys
 
 
 def _seconds(value: float) -> float | None:

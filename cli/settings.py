@@ -19,7 +19,8 @@ ALIASES = {
     if flag.startswith("--")
 }
 OFF = ("none", "off", "default")
-NOT_IN_A_CHAT = ("n", "best_of", "prompt_logprobs")  # it shows one answer, and no prompt
+# It shows one answer, and no prompt; a schema is no word to type.
+NOT_IN_A_CHAT = ("n", "best_of", "prompt_logprobs", "structured_outputs")
 
 
 def show(params: "SamplingParams") -> list[str]:

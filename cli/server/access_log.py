@@ -23,6 +23,7 @@ from .request_record import RequestRecord, current
 
 _GIVEN_ID = re.compile(rb"[A-Za-z0-9._:-]{1,64}")
 _UNCOUNTED = (*HEALTH_PATHS, "/metrics")  # polled, also while the server stops
+CLIENT_GONE = 499  # nginx's word for it; whatever was or would have been sent, nobody had it
 _MAX_PATH = 200  # characters of a path that the log shows
 
 
@@ -127,8 +128,10 @@ class RequestLog:
             await self._app(scope, watched_receive, watched_send)
         finally:
             current.reset(token)
+            if record.client_gone:
+                status, record.reason = CLIENT_GONE, "abort"
             self._books.answered(scope, status)
-            if self._lines is not None:
+            if self._lines is not None and not _is_probe(scope, status):
                 self._lines.write(_line(scope, record, status, time.monotonic() - started))
 
 
@@ -150,8 +153,13 @@ def _line(scope: Scope, record: RequestRecord, status: int, seconds: float) -> d
         **record.fields(),
     }
     if record.client_gone:
-        line["client_gone"] = True
+        line |= {"reason": record.reason, "client_gone": True}
     return line
+
+
+def _is_probe(scope: Scope, status: int) -> bool:
+    """Somebody who looks every few seconds: logged are faults, and those who may not look."""
+    return scope["path"] in _UNCOUNTED and status in (200, 503, CLIENT_GONE)
 
 
 def _request_id(scope: Scope) -> str:

@@ -47,6 +47,7 @@ def create_app(
     lifecycle.on_expiry.append(models.abort_waits)
     books = metrics.ServerBooks()
     books.registry.register(metrics.EngineCollector(models.stats))
+    models.on_load.append(books.loaded)
     server = Server(settings, models, books, lifecycle)
 
     @asynccontextmanager
@@ -104,10 +105,10 @@ def _add_routes(
 ) -> None:
     app.include_router(health.router(lifecycle, lambda: models.ready))
     app.include_router(metrics.router(books))
+    # Before Ollama's, which answers HEAD / for itself.
+    app.include_router(pages.router() if server.settings.web else pages.plain_router())
     for dialect in (openai, anthropic, ollama, responses):
         app.include_router(dialect.router(server))
-    if server.settings.web:
-        app.include_router(pages.router())
 
 
 def _add_handlers(app: FastAPI) -> None:

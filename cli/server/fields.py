@@ -5,7 +5,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError
 
 from ...runtime.request_builder import MAX_PRIORITY
 from .errors import ApiError, bad_request
@@ -68,6 +69,17 @@ HARMLESS = frozenset(
 )
 
 
+def _check_name(value: Any) -> Any:
+    if value == "":
+        raise PydanticCustomError(
+            "model", "must be a name of GET /v1/models; leave it out for the first one"
+        )
+    return value
+
+
+ModelName = Annotated[str, Field(min_length=1), BeforeValidator(_check_name)]
+
+
 class Body(BaseModel):
     """A JSON object of a request: numbers are no strings, true is no number (PAINS P35, P44)."""
 
@@ -80,7 +92,9 @@ class Body(BaseModel):
 class RequestBody(Body):
     """What every request to a model may say."""
 
-    model: str | None = Field(None, description="A name of GET /v1/models; none: the first model.")
+    model: ModelName | None = Field(
+        None, description="A name of GET /v1/models; none: the first model."
+    )
     priority: int | None = Field(
         None, ge=0, le=MAX_PRIORITY, description="0 is for somebody who waits; 1 the background."
     )

@@ -29,10 +29,12 @@ if TYPE_CHECKING:
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _NO_PATH = "unmatched"  # all paths that there are not: a label each would never end
+_UNROUTED = frozenset({"/openapi.json"})  # FastAPI's own, of which it leaves no route in the scope
 
 _FIRST_TOKEN = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 60.0, 120.0)
 _PER_TOKEN = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0)
 _QUEUE = (0.001, 0.005, 0.02, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+_LOAD = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0)
 _WHOLE = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 600.0)
 
 # Field of EngineStats -> name and text.
@@ -90,6 +92,7 @@ class ServerBooks:
         )
         self._queue = self._histogram("queue_seconds", "From submission to the first step", _QUEUE)
         self._whole = self._histogram("e2e_seconds", "From submission to the last token", _WHOLE)
+        self._load = self._histogram("model_load_seconds", "Of loading a model", _LOAD)
         build = Gauge("llamba_build_info", "The version", ["version"], registry=self.registry)
         build.labels(__version__).set(1)
         started = Gauge(
@@ -128,9 +131,15 @@ class ServerBooks:
         if after_first > 0:
             self._tpot.labels(name).observe(metrics.decode_s / after_first)
 
+    def loaded(self, name: str, seconds: float) -> None:
+        """A model was loaded."""
+        self._load.labels(name).observe(seconds)
+
     def answered(self, scope: Scope, status: int) -> None:
-        """An HTTP request was answered; status 0: its client had gone before."""
-        path = getattr(scope.get("route"), "path", None) or _NO_PATH
+        """An HTTP request was answered; status 499: its client has gone."""
+        path = getattr(scope.get("route"), "path", None)
+        if path is None:
+            path = scope["path"] if scope["path"] in _UNROUTED else _NO_PATH
         method = scope["method"] if scope["method"] in _METHODS else "other"
         self._http.labels(path, method, str(status)).inc()
 

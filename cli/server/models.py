@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ...errors import OverloadedError, ResourceError
 from .model_memory import MemoryBudget, measure
 from .model_names import ModelNames, Offered
-from .request_record import current
+from .request_record import RequestRecord, current
 from .served import ModelEntry, ServedModel
 from .settings import ServerSettings
 from .worker import Worker
@@ -79,6 +79,7 @@ class Models:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._aborted = asyncio.Event()
         self._first: asyncio.Task[ServedModel] | None = None
+        self.on_load: list[Callable[[str, float], None]] = []  # called with a name and seconds
         self.closed = True  # False: `close` left an engine in its last step
 
     # -- what requests ask ------------------------------------------------------------------------
@@ -89,12 +90,15 @@ class Models:
         """The model, loaded if need be and kept while in use; `served.Models.use`."""
         slot = self._slot(self._names.find(name))
         # A request of many prompts comes here for each of them, and counts once.
-        user: object = current.get() or object()
+        record = current.get()
+        user: object = record or object()
+        if record is not None:
+            record.model = slot.offered.name
         self._check_queue(slot, user)
         slot.users[user] += 1  # before it is loaded: nobody unloads it meanwhile
         slot.stop_timer()
         try:
-            yield slot.model or await self._loaded(slot)
+            yield slot.model or await self._loaded(slot, record)
         finally:
             slot.users[user] -= 1
             if not slot.users[user]:
@@ -215,8 +219,9 @@ class Models:
             aliases=offered.aliases,
         )
 
-    async def _loaded(self, slot: _Slot) -> ServedModel:
+    async def _loaded(self, slot: _Slot, record: RequestRecord | None) -> ServedModel:
         """Wait for it with the others; the load goes on when this one is cancelled."""
+        began = time.monotonic()
         if slot.loading is None:
             slot.loading = self._spawn(self._load(slot))
         task = slot.loading
@@ -225,6 +230,8 @@ class Models:
             await asyncio.wait([task, aborted], return_when=asyncio.FIRST_COMPLETED)
         finally:
             aborted.cancel()
+            if record is not None:
+                record.load_s = max(record.load_s, time.monotonic() - began)
         if not task.done():
             raise OverloadedError("the server is stopping: the model was not loaded any more")
         return task.result()
@@ -232,9 +239,12 @@ class Models:
     async def _load(self, slot: _Slot) -> ServedModel:
         try:
             async with self._lock:
+                began = time.monotonic()
                 await self._make_room(slot)
                 model = await self._worker.call(self._open, slot.offered)
                 slot.model = model
+                for callback in self.on_load:
+                    callback(slot.offered.name, time.monotonic() - began)
                 return model
         finally:
             slot.loading = None

@@ -44,6 +44,7 @@ HEADERS = {
     "X-Frame-Options": "DENY",
 }
 
+RUNNING = b"llamba is running"
 ROBOTS = b"User-agent: *\nDisallow: /\n"
 
 
@@ -107,5 +108,18 @@ def router() -> "APIRouter":
     @routes.api_route("/robots.txt", methods=["GET", "HEAD"])
     async def robots() -> Response:
         return Response(ROBOTS, 200, HEADERS, "text/plain; charset=utf-8")
+
+    return routes
+
+
+def plain_router() -> "APIRouter":
+    """`/` without the page: clients of Ollama ask there whether somebody is at home."""
+    from fastapi import APIRouter, Response
+
+    routes = APIRouter(include_in_schema=False)
+
+    @routes.api_route("/", methods=["GET", "HEAD"])
+    async def root() -> Response:
+        return Response(RUNNING, 200, HEADERS, "text/plain; charset=utf-8")
 
     return routes

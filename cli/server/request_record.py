@@ -20,6 +20,7 @@ class RequestRecord:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
+    load_s: float = 0.0  # for which it waited for its model to be loaded
     queue_s: float = 0.0
     ttft_s: float | None = None
     decode_s: float = 0.0
@@ -45,6 +46,9 @@ class RequestRecord:
         """What the log shows of it, beside HTTP's own: counts and times, never texts."""
         if self.model is None:
             return {}
+        load_ms = round(1000 * self.load_s, 1)
+        if self.dialect is None:  # it did not come to the engine
+            return {"model": self.model, "load_ms": load_ms}
         tokens = max(0, self.completion_tokens - self.num_sequences)
         return {
             "model": self.model,
@@ -52,6 +56,7 @@ class RequestRecord:
             "prompt_tokens": self.prompt_tokens,
             "cached_tokens": self.cached_tokens,
             "completion_tokens": self.completion_tokens,
+            "load_ms": load_ms,
             "queue_ms": round(1000 * self.queue_s, 1),
             "ttft_ms": None if self.ttft_s is None else round(1000 * self.ttft_s, 1),
             "tokens_per_s": round(tokens / self.decode_s, 2) if self.decode_s > 0 else None,

@@ -10,7 +10,7 @@ import socket
 import ssl
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from .app import create_app
 from .guard import is_loopback
 from .lifecycle import ServerLifecycle
 from .models import Models, Progress
+from .served import ModelEntry
 from .settings import ServerSettings
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 KEEP_ALIVE_S = 30  # that an idle connection stays open
 MAX_CONNECTIONS = 1000
+_MAX_NAMES = 5  # of models, that the line of a ready server tells
 _CLOSE_S = 0.2  # for connections to close once all is answered
 
 
@@ -60,6 +62,7 @@ class LlambaServer(uvicorn.Server):
         self._ready = ready
         self._loop: asyncio.AbstractEventLoop | None = None
         self._draining: asyncio.Task[None] | None = None
+        self._stopped_early = False  # before there was a loop
         self.app = create_app(
             settings,
             models=self.models,
@@ -72,6 +75,8 @@ class LlambaServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, and tell when the first model is there."""
         self._loop = asyncio.get_running_loop()
+        if self._stopped_early:
+            self._stop(False)
         await super().startup(sockets)
         self._waiting = asyncio.create_task(self._tell_ready())
 
@@ -102,7 +107,7 @@ class LlambaServer(uvicorn.Server):
         """Begin to stop; from any thread. force: if it stops already, without the grace time."""
         loop = self._loop
         if loop is None:
-            self.should_exit = True
+            self._stopped_early = True
             return
         with contextlib.suppress(RuntimeError):  # the loop has ended: so has the server
             loop.call_soon_threadsafe(self._stop, force)
@@ -241,11 +246,11 @@ def run(
         for entry in entries:
             if entry.loaded is not None:
                 say(f"{entry.name}: {_sizes(entry.loaded.llm.config)}")
-        names = [entry.name for entry in entries]
-        say(f"llamba serves {', '.join(names[:5]) or 'no model yet'} at {url}")
+        say(f"llamba serves {_names(entries)} at {url}")
 
     server = LlambaServer(settings, progress=progress, say=say, lines=lines, ready=ready)
-    server.run(sockets)
+    with server.capture_signals():  # before uvicorn and asyncio have theirs
+        server.run(sockets)
     if server.failure is not None:
         raise server.failure
     code = INTERRUPTED if server.forced else 0
@@ -255,6 +260,17 @@ def run(
         sys.stderr.flush()
         os._exit(code)
     return code
+
+
+def _names(entries: Sequence[ModelEntry]) -> str:
+    """What requests may name: a, b (also c, d), and 3 more."""
+    shown = [
+        entry.name + (f" (also {', '.join(entry.aliases)})" if entry.aliases else "")
+        for entry in entries[:_MAX_NAMES]
+    ]
+    if len(entries) > _MAX_NAMES:
+        shown.append(f"and {len(entries) - _MAX_NAMES} more")
+    return ", ".join(shown) or "no model yet"
 
 
 def _sizes(config: "EngineConfig") -> str:

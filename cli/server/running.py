@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ...runtime.params import SamplingParams
     from ...runtime.stream import RequestStream
 
+_MUST_CALL = ("required", "named")
 _TAIL_TOKENS = 32  # of the prompt, in which the template may have opened the thinking
 
 
@@ -59,6 +60,11 @@ class Running:
             self._ending = asyncio.get_running_loop().create_task(self._end("abort", None))
 
     @property
+    def name(self) -> str:
+        """The model's name as the request said it, perhaps an alias."""
+        return self._task.model or self.model.name
+
+    @property
     def last(self) -> "RequestOutput | None":
         """The newest snapshot that `events` has read."""
         return self._last
@@ -85,6 +91,7 @@ class Running:
                         if not (isinstance(event, End) and event.reason == "abort"):
                             yield event
             if output is None:
+                reason = "abort"
                 raise self._aborted()
             reason = self._reason(readers)
             self._check_shutdown(readers)
@@ -94,6 +101,9 @@ class Running:
             # Before the last event: who has it need not ask for more, nor close this.
             await self._end(reason, output)
             yield summary_of(output, reasoning_tokens)
+        except (asyncio.CancelledError, GeneratorExit):
+            reason = "abort"  # nobody reads on
+            raise
         finally:
             await self._end(reason, output)
 
@@ -126,6 +136,9 @@ class Running:
                 raise self._late() if late else self._aborted()
             reason = "stop"
             return outputs
+        except asyncio.CancelledError:
+            reason = "abort"
+            raise
         finally:
             await self._end(reason, outputs[-1] if outputs else None)
 
@@ -144,6 +157,7 @@ class Running:
                 "tools": model.tools if offers_tools(task) else None,
                 "names": [tool.name for tool in task.tools],
                 "inline": not task.separate_reasoning,
+                "calls_only": offers_tools(task) and task.tool_choice.kind in _MUST_CALL,
             }
         return [
             _Reader(i, None if parser is None else AnswerParser(**parser))
@@ -156,7 +170,8 @@ class Running:
 
     @staticmethod
     def _reason(readers: "list[_Reader]") -> str:
-        return readers[0].reason if readers else "error"
+        reasons = [reader.reason for reader in readers]
+        return "abort" if "abort" in reasons else reasons[0] if reasons else "error"
 
     def _check_shutdown(self, readers: "list[_Reader]") -> None:
         if any(reader.reason == "abort" for reader in readers):
@@ -220,7 +235,8 @@ class _Reader:
             return [ContentText(text)] if text else []
         parts = self._parser.push(text) if text else []
         if completion.finish_reason is not None:
-            parts = [*parts, *self._parser.flush()]
+            cut = completion.finish_reason in ("length", "abort")
+            parts = [*parts, *self._parser.flush(cut=cut)]
         self._has_calls = self._has_calls or any(isinstance(p, ToolCallStart) for p in parts)
         return parts
 

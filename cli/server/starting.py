@@ -1,11 +1,17 @@
 """From a task to a request that the engine has: what is wrong with it is raised here."""
 
 import json
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ...errors import ChatTemplateError, InvalidParameterError, OverloadedError
+from ...errors import (
+    ChatTemplateError,
+    ConstraintError,
+    InvalidParameterError,
+    OverloadedError,
+)
+from .constraint_fields import said_of
 from .errors import bad_request
 from .running import Running
 from .served import ServedModel, Server
@@ -23,7 +29,8 @@ async def start_chat(server: Server, dialect: str, task: ChatTask) -> Running:
     lease = AsyncExitStack()
     try:
         model = await _enter(server, lease, task)
-        stream, params = await in_thread(_submit_chat, server, model, task)
+        with _naming_the_form(task):
+            stream, params = await in_thread(_submit_chat, server, model, task)
         return Running(server, dialect, model, stream, lease, task, params)
     except BaseException:
         await lease.aclose()
@@ -43,7 +50,8 @@ async def render_prompt(server: Server, task: ChatTask) -> str:
 async def _templated(server: Server, task: ChatTask, method: str) -> Any:
     async with AsyncExitStack() as lease:
         model = await _enter(server, lease, task)
-        return await in_thread(_apply_template, server, model, task, method)
+        with _naming_the_form(task):
+            return await in_thread(_apply_template, server, model, task, method)
 
 
 async def start_text(server: Server, dialect: str, task: TextTask, prompt: Any) -> Running:
@@ -53,14 +61,15 @@ async def start_text(server: Server, dialect: str, task: TextTask, prompt: Any) 
         model = await _enter(server, lease, task)
         params = _params(model, dict(task.sampling))
         given: Any = prompt if isinstance(prompt, str) else {"prompt_token_ids": list(prompt)}
-        stream = await in_thread(
-            model.llm.submit,
-            given,
-            params,
-            priority=task.priority,
-            timeout_s=_timeout(server, task),
-            cache_prompt=task.cache_prompt,
-        )
+        with _naming_the_form(task):
+            stream = await in_thread(
+                model.llm.submit,
+                given,
+                params,
+                priority=task.priority,
+                timeout_s=_timeout(server, task),
+                cache_prompt=task.cache_prompt,
+            )
         return Running(server, dialect, model, stream, lease, task, params)
     except BaseException:
         await lease.aclose()
@@ -87,6 +96,20 @@ async def start_embed(server: Server, dialect: str, task: EmbedTask) -> Running:
     except BaseException:
         await lease.aclose()
         raise
+
+
+@contextmanager
+def _naming_the_form(task: Task) -> Iterator[None]:
+    """A form that can't be enforced is an error of the request's field, by its own name."""
+    try:
+        yield
+    except ConstraintError as error:
+        form = task.form
+        if isinstance(task, ChatTask) and offers_tools(task) and str(error).startswith("grammar:"):
+            form = "tools"  # the grammar is ours, made of them
+        if form is None:
+            raise
+        raise said_of(error, form) from error
 
 
 def _submit_chat(

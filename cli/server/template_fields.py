@@ -57,21 +57,29 @@ class TemplateFields(RequestBody):
 
     def thinking(self) -> bool | None:
         """Whether to think; None: as the template does. ApiError: yes and no at once."""
-        enabled = self.reasoning.enabled if self.reasoning is not None else None
-        votes = {"enable_thinking": self.enable_thinking, "reasoning.enabled": enabled}
-        for name in _SWITCHES:
-            value = (self.chat_template_kwargs or {}).get(name)
-            votes[f"chat_template_kwargs.{name}"] = value if isinstance(value, bool) else None
-        effort = self.effort()
-        votes["reasoning_effort"] = None if effort is None else effort != "none"
-        votes["thinking_budget"] = False if self._given_budget() == 0 else None
-        decided = {name: vote for name, vote in votes.items() if vote is not None}
+        decided = self._votes()
         if len(set(decided.values())) > 1:
             raise bad_request(
                 f"{' and '.join(decided)} contradict each other about thinking",
                 param=next(iter(decided)),
             )
         return next(iter(decided.values()), None)
+
+    def thinking_wishes(self) -> list[str]:
+        """The fields that ask for thinking, which some models can't do."""
+        return [name for name, vote in self._votes().items() if vote]
+
+    def _votes(self) -> dict[str, bool]:
+        enabled = self.reasoning.enabled if self.reasoning is not None else None
+        votes = {"enable_thinking": self.enable_thinking, "reasoning.enabled": enabled}
+        for name in _SWITCHES:
+            value = (self.chat_template_kwargs or {}).get(name)
+            votes[f"chat_template_kwargs.{name}"] = value if isinstance(value, bool) else None
+        effort = self.effort()
+        name = "reasoning_effort" if self.reasoning_effort is not None else "reasoning.effort"
+        votes[name] = None if effort is None else effort != "none"
+        votes["thinking_budget"] = False if self._given_budget() == 0 else None
+        return {name: vote for name, vote in votes.items() if vote is not None}
 
     def effort(self) -> str | None:
         """How hard to think, by whichever name it was given."""

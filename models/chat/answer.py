@@ -28,6 +28,7 @@ class AnswerParser:
             calls that reasoning_format "none").
         whole_calls: a call is handed on when it is complete, so that a broken one is all content;
             otherwise its arguments come as they are generated. For answers without a grammar.
+        calls_only: the grammar lets nothing but calls through, so that half of one is no content.
     """
 
     def __init__(
@@ -39,9 +40,10 @@ class AnswerParser:
         names: Collection[str] | None = None,
         inline: bool = False,
         whole_calls: bool = False,
+        calls_only: bool = False,
     ) -> None:
         self._parts = PartList()
-        self._content = _ContentParser(tools, names, self._parts, whole_calls)
+        self._content = _ContentParser(tools, names, self._parts, whole_calls, calls_only)
         self._reasoning = reasoning
         self._inline = inline
         self._held = ""
@@ -56,14 +58,18 @@ class AnswerParser:
         self._split(text)
         return self._parts.take()
 
-    def flush(self) -> list[Part]:
-        """The rest, at the answer's end. The parser is of no use after that."""
+    def flush(self, *, cut: bool = False) -> list[Part]:
+        """The rest, at the answer's end. The parser is of no use after that.
+
+        cut: the answer's length or time was up. What had begun as a call, by its tag or a part of
+        it, and was none yet, is dropped; otherwise it is content.
+        """
         held, self._held = self._held, ""
         if self._state == "before":
             self._content.push(held)
         elif self._state in ("opened", "trim", "inside") and (self._inline or held.strip(_SPACE)):
             self._think(held)
-        self._content.flush()
+        self._content.flush(cut)
         return self._parts.take()
 
     def _split(self, text: str) -> None:
@@ -131,7 +137,9 @@ class _ContentParser:
         names: Collection[str] | None,
         parts: PartList,
         whole_calls: bool,
+        calls_only: bool,
     ) -> None:
+        self._calls_only = calls_only
         self._form = form
         self._names = names
         self._parts = parts
@@ -154,12 +162,19 @@ class _ContentParser:
             else:
                 text = self._call(self._form, self._reader, text)
 
-    def flush(self) -> None:
+    def flush(self, cut: bool) -> None:
         """The answer's end."""
         rest, self._held = self._held, ""
         if self._reader is not None:
+            called = self._reader.index > self._num_calls
+            is_call = called or self._reader.tagged
             rest = self._reader.rest()
-            self._after_call |= self._reader.index > self._num_calls
+            self._after_call |= called
+        else:
+            tag = rest.lstrip(_SPACE)
+            is_call = self._form is not None and tag != "" and self._form.opening.startswith(tag)
+        if cut and (is_call or self._calls_only):
+            return
         if rest.strip(_SPACE) or not self._after_call:
             self._say(rest)
 

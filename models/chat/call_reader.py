@@ -63,6 +63,11 @@ class CallReader:
         """The text that is in no part yet."""
         return "".join(self._raw)
 
+    @property
+    def tagged(self) -> bool:
+        """Whether it began with the format's opening."""
+        return not self._bare
+
     def push(self, char: str) -> bool:
         """Read one character; False: it was the last of these calls. NotACall: it doesn't fit."""
         self._raw.append(char)

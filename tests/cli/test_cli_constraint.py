@@ -23,7 +23,7 @@ def test_each_option_reaches_the_model(invoke, llm, tmp_path) -> None:
     ):
         result = invoke("run", "Hi", *arguments)
         assert result.exit_code == 0, result.stderr
-        wanted = None if form is None else StructuredOutputs(**form)
+        wanted = None if form is None else StructuredOutputs.of(form)
         assert llm.params.structured_outputs == wanted
 
 

@@ -216,11 +216,12 @@ def test_full_context_is_said(invoke, llm) -> None:
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 def test_ctrl_c_keeps_what_was_said_and_exits_130(invoke, llm) -> None:
+    before = signal.getsignal(signal.SIGINT)
     llm.interrupt_after = 2
     result = invoke("run", "Hi")
     assert result.exit_code == 130
     assert result.stdout == "Because of Rayleigh \n"
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")

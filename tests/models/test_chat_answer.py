@@ -31,13 +31,14 @@ def parse(
     tools: str | None = None,
     reasoning: ReasoningFormat | None = None,
     opened: bool = False,
+    cut: bool = False,
     **more: Any,
 ) -> list[Part]:
     form = tool_format_named(tools) if tools else None
     parser = AnswerParser(
         reasoning=reasoning, opened=opened, tools=form, **{"names": NAMES if form else None, **more}
     )
-    return [part for piece in pieces for part in parser.push(piece)] + parser.flush()
+    return [part for piece in pieces for part in parser.push(piece)] + parser.flush(cut=cut)
 
 
 def merged(parts: list[Part]) -> list[Part]:
@@ -332,6 +333,49 @@ def test_mistral_named(text: str, content: str | None, calls: list[tuple[str, st
 
 
 @pytest.mark.parametrize(
+    ("form", "text", "content", "calls"),
+    [
+        ("hermes", '<tool_call>\n{"name": "get_', "", []),
+        ("hermes", "Hm <tool_call>\n{", "Hm", []),
+        ("hermes", "Hm\n<tool_", "Hm", []),
+        ("hermes", "<tool_call", "", []),
+        ("hermes", '<tool_call>{"arguments": {"x": 1}, "name": "f', "", []),
+        ("hermes", F[: F.index("1") + 2], "", [("f", '{"a": [1,')]),
+        ("hermes", '<tool_call>{"name": "f", "arguments": {}, "id": "1', "", [("f", "{}")]),
+        ("llama3", '{"name": "f", "parameters": {}, "id": "1', "", [("f", "{}")]),
+        ("hermes", F + "\n<tool_call>{", "", [F_CALL]),
+        ("hermes", F + "\n<", "", [F_CALL]),
+        ("llama3", '<|python_tag|>{"name": "f"', "", []),
+        ("mistral", '[TOOL_CALLS][{"name": "f", "arguments": {}}, {"na', "", [("f", "{}")]),
+        ("mistral-named", "[TOOL_CALLS]f[ARG", "", []),
+        # what never began with a tag, or turned out to be no call
+        ("hermes", '{"name": "Bo', None, []),
+        ("hermes", "a < b", None, []),
+        ("hermes", "Hm\n", None, []),
+        ("hermes", " ", None, []),
+        ("hermes", "``", None, []),
+        ("hermes", "Use <tool_call> to", None, []),
+    ],
+)
+def test_a_cut_answer_shows_no_half_a_call(
+    form: str, text: str, content: str | None, calls: list[tuple[str, str]]
+) -> None:
+    check(text, ("", text if content is None else content, calls), tools=form, cut=True)
+    thought = ("plan", text if content is None else content, calls)
+    check(f"<think>plan</think>{text}", thought, tools=form, reasoning=THINK, cut=True)
+
+
+def test_a_cut_answer_of_calls_only_shows_none_without_a_tag() -> None:
+    for text in ('{"name": "f", "para', "", "\n", "```json\n{"):
+        check(text, ("", "", []), tools="llama3", cut=True, calls_only=True)
+    check('{"name": "f", "para', ("", '{"name": "f", "para', []), tools="llama3", calls_only=True)
+
+
+def test_without_tools_a_cut_answer_keeps_its_tags() -> None:
+    check("Hm\n<tool_", ("", "Hm\n<tool_", []), cut=True)
+
+
+@pytest.mark.parametrize(
     "text",
     [
         '<tool_call>{"name": "f", "arguments": {"x": 1,}}</tool_call>',
@@ -421,6 +465,7 @@ PIECES = st.lists(st.sampled_from(TAGS), max_size=14)
     st.booleans(),
     st.booleans(),
     st.booleans(),
+    st.booleans(),
 )
 @settings(max_examples=400, deadline=None)
 def test_p30_any_cutting_gives_the_same_parts(
@@ -431,6 +476,7 @@ def test_p30_any_cutting_gives_the_same_parts(
     opened: bool,
     inline: bool,
     whole: bool,
+    cut_off: bool,
 ) -> None:
     text = "".join(pieces)
     options: dict[str, Any] = {
@@ -439,6 +485,7 @@ def test_p30_any_cutting_gives_the_same_parts(
         "opened": opened,
         "inline": inline,
         "whole_calls": whole,
+        "cut": cut_off,
     }
     expected = merged(parse([text], **options))
     places = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})

@@ -101,7 +101,7 @@ def test_p30_opened_by_the_prompt() -> None:
     ):
         form = find_reasoning_format(source, PLAIN)
         assert form is not None
-        prompt = ChatTemplate(source, PLAIN).render(user, **kwargs)
+        prompt = ChatTemplate(source, PLAIN).render(user, **kwargs)  # type: ignore[arg-type]
         assert is_open(form, prompt[-32:]) == opened
     assert not is_open(REASONING_FORMATS[0], "")
 

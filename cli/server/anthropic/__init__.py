@@ -42,6 +42,8 @@ def router(server: Server) -> APIRouter:
         headers = headers_for(body)
         starting = start_chat(server, "anthropic", chat_task(body, settings))
         running = await while_heard(request, starting)
+        if running.model.reasoning is None and body.thinking is not None:
+            headers = add_ignored(headers, ["thinking"] * (body.thinking.type == "enabled"))
         hide = body.thinking is not None and body.thinking.display == "omitted"
         message_id = new_id("msg_")
         events = message_events(running, message_id, body.model, hide_thinking=hide)

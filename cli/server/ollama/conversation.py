@@ -7,8 +7,8 @@ from typing import Any
 from ....errors import ModelNotFoundError, RequestError
 from ....models.chat import read_tools
 from ....runtime.structured import StructuredOutputs
-from ..errors import ApiError, bad_request, translate
-from ..fields import named
+from ..constraint_fields import said_of
+from ..errors import ApiError, bad_request
 from ..served import ModelEntry, ServedModel, Server
 from ..settings import ServerSettings
 from ..tasks import ChatTask, TextTask
@@ -67,8 +67,11 @@ def common(server: Server, body: ModelBody) -> dict[str, Any]:
     """What every task of a request to a model has."""
     options = body.options or Options.model_validate({})
     thinks = isinstance(body, GenerationBody) and bool(body.think)
+    fields = options.common()
+    if isinstance(body, GenerationBody) and body.format:
+        fields["form"] = "format"
     return {
-        **options.common(),
+        **fields,
         "model": find_entry(server, body.model).name,
         "keep_alive_s": keep_alive_s(body.keep_alive),
         "check": _check(body.model, options.num_ctx, thinks),
@@ -114,7 +117,7 @@ def sampling(settings: ServerSettings, body: GenerationBody) -> dict[str, Any]:
             {"json": body.format} if is_schema else {"json_object": True}
         )
     except RequestError as error:
-        raise named(translate(error), "format") from error
+        raise said_of(error, "format") from error
     return given
 
 

@@ -3,11 +3,11 @@
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from ....models.chat import ContentText, Part, ReasoningText, ToolCallArguments, ToolCallStart
 from ..answers import Delta, End, Summary
+from ..listed_models import rfc3339
 from ..running import Running
 
 if TYPE_CHECKING:
@@ -16,14 +16,9 @@ if TYPE_CHECKING:
 Line = dict[str, Any]
 
 
-_LAST_SECOND = 253402300799  # of the year 9999
-
-
 def timestamp(seconds: float | None = None) -> str:
     """RFC 3339, in UTC; None: now."""
-    seconds = time.time() if seconds is None else min(seconds, _LAST_SECOND)
-    moment = datetime.fromtimestamp(seconds, UTC)
-    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return rfc3339(time.time() if seconds is None else seconds)
 
 
 class Format:

@@ -9,6 +9,7 @@ from starlette.responses import Response
 from ....errors import LlambaError
 from ..errors import ApiError, bad_request
 from ..fields import check_extras
+from ..listed_models import listed
 from ..replies import JsonReply
 from ..served import ModelEntry, Server
 from .conversation import find_entry
@@ -29,8 +30,8 @@ def add_routes(routes: APIRouter, server: Server) -> None:
         responses=described(LIST_SCHEMA),
     )
     async def tags() -> Response:
-        entries = [entry for entry in server.models.entries() if entry.path is not None]
-        models = await asyncio.to_thread(lambda: [_entry(entry) for entry in entries])
+        entries = [each for each in listed(server) if each[1].path is not None]
+        models = await asyncio.to_thread(lambda: [_entry(name, entry) for name, entry in entries])
         return JsonReply({"models": [model for model in models if model is not None]})
 
     @routes.get(
@@ -68,13 +69,13 @@ def _tagged(name: str) -> str:
     return name if ":" in name else f"{name}:latest"
 
 
-def _entry(entry: ModelEntry) -> dict[str, Any] | None:
+def _entry(name: str, entry: ModelEntry) -> dict[str, Any] | None:
     facts = facts_of(entry.path) if entry.path is not None else None
     if facts is None:  # not a model, or gone in the meantime
         return None
     return {
-        "name": _tagged(entry.name),
-        "model": _tagged(entry.name),
+        "name": _tagged(name),
+        "model": _tagged(name),
         "modified_at": timestamp(entry.created),
         "size": entry.num_bytes,
         "digest": facts.digest,

@@ -1,5 +1,6 @@
 """What an Ollama request looks like. Strict: a text is no number, and true is none either."""
 
+from collections.abc import Iterator
 from typing import Any, Literal
 
 from pydantic import Field
@@ -42,6 +43,11 @@ class Options(SamplingFields):
             return super().sampling(settings)
         most = max(self.num_predict, -1)
         return self.model_copy(update={"max_tokens": most, "num_predict": None}).sampling(settings)
+
+    def forms(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """The common ones, where they stand in Ollama's bodies."""
+        for name, form in super().forms():
+            yield f"options.{name}", form
 
     def ignored_options(self) -> list[str]:
         """The machine's settings that were given."""

@@ -44,6 +44,8 @@ def router(server: Server) -> APIRouter:
             running = await while_heard(request, start_chat(server, "openai", task))
         except ContextLengthError as error:
             raise named(translate(error), "messages") from error
+        if running.model.reasoning is None:
+            headers = add_ignored(headers, body.thinking_wishes())
         legacy = body.functions is not None
         if body.stream:
             stream = ChatStream(

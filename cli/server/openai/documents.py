@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from ..anthropic.models import ANTHROPIC_MODEL, ANTHROPIC_MODELS
+
 _TEXT: dict[str, Any] = {"type": "string"}
 _TEXT_OR_NULL: dict[str, Any] = {"type": ["string", "null"]}
 _INT: dict[str, Any] = {"type": "integer"}
@@ -139,9 +141,11 @@ MODEL = obj(
     aliases=many(_TEXT),
     status=obj(value={"enum": ["loaded", "loading", "unloaded"]}),
 )
-MODEL_REPLY = reply("The model.", MODEL)
+_BY_HEADER = "Anthropic's form for requests with the header anthropic-version."
+MODEL_REPLY = reply(f"The model. {_BY_HEADER}", {"anyOf": [MODEL, ANTHROPIC_MODEL]})
 MODELS_REPLY = reply(
-    "All models that requests may name.", obj(object={"const": "list"}, data=many(MODEL))
+    f"All models that requests may name, aliases too. {_BY_HEADER}",
+    {"anyOf": [obj(object={"const": "list"}, data=many(MODEL)), ANTHROPIC_MODELS]},
 )
 TOKENIZE_REPLY = reply(
     "The token ids, or with_pieces, each with its text (or bytes).",

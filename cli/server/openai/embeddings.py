@@ -58,7 +58,7 @@ def router(server: Server) -> APIRouter:
         ]
         count = sum(len(output.prompt_token_ids) for output in outputs)
         usage = {"prompt_tokens": count, "total_tokens": count}
-        whole = {"object": "list", "model": running.model.name, "usage": usage}
+        whole = {"object": "list", "model": running.name, "usage": usage}
         return JsonReply(await with_list(whole, "data", data), headers=headers)
 
     return api

@@ -25,7 +25,7 @@ class Envelope:
     @classmethod
     def of(cls, running: Running, prefix: str) -> "Envelope":
         """A new one for a request that runs."""
-        return cls(new_id(prefix), running.created, running.model.name)
+        return cls(new_id(prefix), running.created, running.name)
 
     def around(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
         """The whole object; kind: "chat.completion.chunk" and the like."""

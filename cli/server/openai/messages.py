@@ -54,7 +54,8 @@ def read_messages(given: list[Any]) -> list[dict[str, Any]]:
             raise _wrong(where, "must be an object with a role and a content", message)
         role = message.get("role")
         if role not in ROLES:
-            raise _wrong(f"{where}.role", f"must be one of {', '.join(ROLES)}", role)
+            kind = "invalid_value" if isinstance(role, str) else "invalid_type"
+            raise _wrong(f"{where}.role", f"must be one of {', '.join(ROLES)}", role, kind)
         out = _message(message, role, where)
         if role == "function":
             out |= {"role": "tool", "tool_call_id": last_call}
@@ -149,9 +150,9 @@ def _text(value: Any, where: str) -> str:
     return value
 
 
-def _wrong(where: str, requirement: str, value: Any) -> ApiError:
+def _wrong(where: str, requirement: str, value: Any, code: str = "invalid_type") -> ApiError:
     got = "nothing" if value is None else repr(value)[:60]
-    return bad_request(f"{where}: {requirement}, got {got}", param=where, code="invalid_type")
+    return bad_request(f"{where}: {requirement}, got {got}", param=where, code=code)
 
 
 _KNOWN = _ECHOED | frozenset(

@@ -32,6 +32,7 @@ def to_task(body: Conversation, sampling: Mapping[str, Any]) -> tuple[ChatTask, 
     choice, callable_tools = to_choice(body.tool_choice, tools)
     text = body.text
     constraint, shown_format = to_format(None if text is None else text.format)
+    fields = body.common()
     if constraint is not None:
         if "structured_outputs" in sampling:
             raise bad_request(
@@ -40,12 +41,13 @@ def to_task(body: Conversation, sampling: Mapping[str, Any]) -> tuple[ChatTask, 
                 param="text.format",
             )
         sampling["structured_outputs"] = constraint
+        fields["form"] = "text.format"
     budget = body.budget()
     if budget:
         sampling["thinking_budget"] = budget
     parallel = body.parallel_tool_calls is not False
     task = ChatTask(
-        **body.common(),
+        **fields,
         messages=to_messages(body.input, body.instructions),
         tools=callable_tools,
         tool_choice=choice,

@@ -41,6 +41,8 @@ def router(server: Server) -> APIRouter:
         headers = add_ignored(headers, ["text.verbosity"] * asks_for_length(body))
         task, echo = to_response_task(body, server.settings)
         running = await while_heard(request, start_chat(server, _DIALECT, task))
+        if running.model.reasoning is None:
+            headers = add_ignored(headers, body.thinking_wishes())
         transcript = _transcript(server, body, running, echo)
         if body.stream:
             return StreamReply(
@@ -106,7 +108,7 @@ def _transcript(
 ) -> Transcript:
     params = running.params
     assert params is not None
-    shown = {"model": running.model.name, "temperature": params.temperature, "top_p": params.top_p}
+    shown = {"model": running.name, "temperature": params.temperature, "top_p": params.top_p}
 
     def logprobs(delta: Delta) -> list[dict[str, Any]]:
         return show_logprobs(delta, body.top_logprobs or 0, running.model.llm.tokenizer)

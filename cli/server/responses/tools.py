@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ....errors import InvalidParameterError
+from ....errors import InvalidParameterError, RequestError
 from ....models.chat import Tool, ToolChoice
+from ..constraint_fields import said_of
 from ..errors import bad_request
 
 
@@ -167,8 +168,12 @@ def to_format(given: Mapping[str, Any] | None) -> tuple[Any, dict[str, Any]]:
         )
     if not isinstance(strict, bool | None):
         raise bad_request("text.format.strict: must be true or false", param="text.format.strict")
-    # Enforced without `strict`, too: an answer that doesn't fit helps nobody.
-    return StructuredOutputs(json=schema), {
+    try:
+        # Enforced without `strict`, too: an answer that doesn't fit helps nobody.
+        form = StructuredOutputs(json=schema)
+    except RequestError as error:
+        raise said_of(error, "text.format") from error
+    return form, {
         "type": "json_schema",
         "name": name,
         "schema": schema,

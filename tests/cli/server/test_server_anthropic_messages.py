@@ -84,7 +84,8 @@ def test_order_of_events(live: Any) -> None:
 @pytest.mark.parametrize("temperature", [0, 0.9])
 def test_stream_is_whole(client: Any, live: Any, temperature: float) -> None:
     asked = ask(live, temperature=temperature, max_tokens=24, seed=7)
-    client.messages.create(**sdk(**asked))  # a cached prompt may change a token
+    # A cached prompt may change a token.
+    client.messages.create(**sdk(**asked))
     whole = client.messages.create(**sdk(**asked))
     with client.messages.stream(**sdk(**asked)) as stream:
         pieces = list(stream.text_stream)
@@ -113,8 +114,11 @@ def test_asyncio(live: Any) -> None:
 
 def test_stop_sequences(client: Any, live: Any) -> None:
     counting = [{"role": "user", "content": "Count: 1, 2, 3, 4, 5, 6, 7"}]
-    for _ in range(2):  # a cached prompt may change a token
-        free = client.messages.create(**sdk_ask(live, messages=counting, max_tokens=12))
+    client.messages.create(
+        **sdk_ask(live, messages=counting, max_tokens=12)
+        # A cached prompt may change a token.
+    )
+    free = client.messages.create(**sdk_ask(live, messages=counting, max_tokens=12))
     text = free.content[0].text
     stop = text[4:7]
     message = client.messages.create(

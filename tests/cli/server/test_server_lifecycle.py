@@ -5,6 +5,8 @@ import json
 import re
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -274,6 +276,48 @@ def test_a_signal_while_it_loads(spawn: Callable[..., Any], models: Callable[[st
             time.sleep(0.02)
     assert server.stop() == 0
     assert server.said().startswith(("stopping", "llamba serves", "{"))
+
+
+SLOW_LOAD = """
+import os, signal, sys, threading, time
+from llamba.cli.server import models, run_server
+from llamba.cli.main import main
+
+def load(source, **engine):
+    if {when!r} == "load":
+        os.kill(os.getpid(), {sig})
+    time.sleep(20)
+
+models._open = load
+run = run_server.LlambaServer.run
+def early(self, sockets):
+    if {when!r} == "run":  # before there is a loop
+        os.kill(os.getpid(), {sig})
+    run(self, sockets)
+run_server.LlambaServer.run = early
+startup = run_server.LlambaServer.startup
+async def starting(self, sockets):
+    if {when!r} == "startup":
+        os.kill(os.getpid(), {sig})
+    await startup(self, sockets)
+run_server.LlambaServer.startup = starting
+sys.argv = ["llamba", "serve", {path!r}, "--port", "0"]
+main()
+"""
+
+
+@pytest.mark.kernels
+@pytest.mark.parametrize("when", ["run", "startup", "load"])
+@pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_before_it_serves(
+    when: str, sig: signal.Signals, tiny_gguf: Callable[..., Path]
+) -> None:
+    path = str(tiny_gguf(weights="Q4_K"))
+    code = SLOW_LOAD.format(when=when, sig=int(sig), path=path)
+    started = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr, done.stdout) == (0, "stopping\n", "")
+    assert time.monotonic() - started < 18  # it did not wait for the model
 
 
 @pytest.mark.kernels

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from llamba.cli.server import metrics, models
 from llamba.cli.server.access_log import JsonLines
 from llamba.errors import ResourceError
 
@@ -89,6 +90,7 @@ def test_p61_gone_while_the_prompt_is_read(live: Any) -> None:
 )
 def test_p61_gone_in_the_middle_of_a_stream(live: Any, path: str, body: dict[str, Any]) -> None:
     before = live.idle()
+    live.log.clear()
     aborted = value(live, "llamba_requests_total", dialect="openai", reason="abort")
     client = Client(live, path, {**body, "stream": True})
     client.read(1000)
@@ -99,9 +101,9 @@ def test_p61_gone_in_the_middle_of_a_stream(live: Any, path: str, body: dict[str
     until(lambda: value(live, "llamba_requests_total", dialect="openai", reason="abort") > aborted)
     assert value(live, "llamba_cancellations_total") == after.cancellations
     assert value(live, "llamba_requests_in_progress") == 0
-    until(lambda: live.log[-1]["path"] == "/metrics")
-    line = [each for each in live.log if each["path"] == path][-1]
-    assert line["client_gone"] and line["reason"] == "abort" and line["completion_tokens"] > 0
+    line = until(lambda: [each for each in live.log if each.get("client_gone")])[-1]
+    assert (line["path"], line["status"], line["reason"]) == (path, 499, "abort")
+    assert line["completion_tokens"] > 0
 
 
 @pytest.mark.model("smollm2")
@@ -120,12 +122,18 @@ def test_p61_gone_before_a_whole_answer(live: Any, path: str, body: dict[str, An
     if path == "/api/generate":
         body = {**body, "stream": False}
     before = live.idle()
+    live.log.clear()
     client = Client(live, path, body)
     until(lambda: live.llm.stats.decode_tokens > before.decode_tokens)
     client.leave()
     after = live.idle()
     assert after.cancellations == before.cancellations + 1
     assert after.decode_tokens - before.decode_tokens < 500
+    until(lambda: live.log and live.log[-1]["path"] == path)
+    line = live.log[-1]
+    assert (line["status"], line["reason"], line["client_gone"]) == (499, "abort", True)
+    assert value(live, "llamba_http_requests_total", path=path, status="499") >= 1
+    assert value(live, "llamba_http_requests_total", path=path, status="503") == 0
 
 
 @pytest.fixture
@@ -232,6 +240,13 @@ def test_what_clients_invent_is_no_label(tiny_live: Any) -> None:
     assert value(tiny_live, "llamba_http_requests_total", path="/v1/completions", status="404") >= 5
 
 
+def test_openapi_has_a_label(tiny_live: Any) -> None:
+    assert tiny_live.get("/openapi.json").is_success
+    name = "llamba_http_requests_total"
+    assert value(tiny_live, name, path="/openapi.json", status="200") >= 1
+    assert value(tiny_live, name, path="unmatched", status="200") == 0
+
+
 # -- the log --------------------------------------------------------------------------------------
 def last(server: Any, path: str) -> dict[str, Any]:
     return until(lambda: [each for each in server.log if each["path"] == path])[-1]
@@ -280,3 +295,76 @@ def test_lines_stay_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 def test_anthropics_clients_find_the_id(tiny_live: Any) -> None:
     reply = tiny_live.post("/v1/messages", json={})
     assert reply.headers["request-id"] == reply.headers["x-request-id"]
+
+
+def test_probes_are_not_logged(serve: Callable[..., Any], tiny_gguf: Callable[..., Path]) -> None:
+    server = serve(models={"tiny": str(tiny_gguf(weights="Q4_K"))}, api_keys=("key",))
+    for path in ("/health", "/v1/health", "/healthz"):
+        assert server.get(path).is_success
+    assert server.get("/metrics", headers={"x-api-key": "key"}).is_success
+    assert server.get("/metrics", headers={"x-api-key": "guess"}).status_code == 401
+    until(lambda: server.log)
+    assert [(each["path"], each["status"]) for each in server.log] == [("/metrics", 401)]
+
+
+def test_a_probe_that_fails_is_logged(
+    serve: Callable[..., Any], tiny_gguf: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: object) -> bytes:
+        raise ValueError("a fault")
+
+    monkeypatch.setattr(metrics, "generate_latest", broken)
+    server = serve(models={"tiny": str(tiny_gguf(weights="Q4_K"))})
+    assert server.get("/metrics").status_code == 500
+    assert last(server, "/metrics")["status"] == 500
+
+
+def test_the_wait_for_a_model_is_told(
+    serve: Callable[..., Any], tiny_gguf: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_llm, delay_s = models._open, 0.0
+
+    def slowly(source: str, **engine: Any) -> Any:
+        time.sleep(delay_s)
+        return open_llm(source, **engine)
+
+    monkeypatch.setattr(models, "_open", slowly)
+    path = str(tiny_gguf(weights="Q4_K"))
+    server = serve(models={"first": path, "second": path})
+    delay_s = 0.3
+    body = {"model": "second", "prompt": "hello", "max_tokens": 2}
+    for _ in range(2):
+        assert server.post("/v1/completions", json=body).is_success
+    until(lambda: len(server.log) == 2)
+    waited, ready = server.log
+    assert 300 <= waited["load_ms"] <= waited["ms"] and ready["load_ms"] == 0
+    name = "llamba_model_load_seconds"
+    assert value(server, f"{name}_count", model="first") == 1
+    assert value(server, f"{name}_count", model="second") == 1
+    assert value(server, f"{name}_sum", model="second") >= 0.3
+    # Gone while it loads: 499 as well, and the log says what it waited for.
+    server.log.clear()
+    body = {**body, "keep_alive": 0, "stream": False}
+    assert server.post("/api/generate", json=body).is_success
+    until(lambda: server.server.models.entries()[1].loaded is None)
+    client = Client(server, "/v1/completions", {**body, "stream": True})
+    until(lambda: server.server.models.entries()[1].loading)
+    client.leave()
+    line = last(server, "/v1/completions")
+    assert (line["status"], line["reason"], line["model"]) == (499, "abort", "second")
+    assert line["load_ms"] > 0
+
+
+@pytest.mark.parametrize("web", [False, True])
+def test_the_root_answers_without_the_page(
+    web: bool, serve: Callable[..., Any], tiny_gguf: Callable[..., Path]
+) -> None:
+    server = serve(models={"tiny": str(tiny_gguf(weights="Q4_K"))}, web=web)
+    reply = server.get("/")
+    with server.client() as client:
+        head = client.head("/")
+        assert client.post("/", json={}).status_code == 405
+    assert (reply.status_code, head.status_code, head.content) == (200, 200, b"")
+    kind = "text/html" if web else "text/plain"
+    assert all(each.headers["content-type"].startswith(kind) for each in (reply, head))
+    assert web or reply.text == "llamba is running"

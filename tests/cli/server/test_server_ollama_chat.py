@@ -87,16 +87,21 @@ def test_asyncio(live: Any) -> None:
 
 def test_generate(client: Any, live: Any) -> None:
     asked = {"model": live.model, "options": GREEDY}
-    for _ in range(2):  # a cached prompt may change a token
-        whole = client.generate(prompt="Say hello.", system="You are a pirate.", **asked)
+    client.generate(
+        prompt="Say hello.",
+        system="You are a pirate.",
+        **asked,
+        # A cached prompt may change a token.
+    )
+    whole = client.generate(prompt="Say hello.", system="You are a pirate.", **asked)
     streamed = client.generate(
         prompt="Say hello.", system="You are a pirate.", stream=True, **asked
     )
     assert "".join(item.response for item in streamed) == whole.response != ""
     raw = client.generate(prompt="The capital of France is", raw=True, **asked)
     assert raw.prompt_eval_count < whole.prompt_eval_count
-    for _ in range(2):
-        chat = client.chat(messages=[{"role": "user", "content": "Hi"}], **asked)
+    client.chat(messages=[{"role": "user", "content": "Hi"}], **asked)
+    chat = client.chat(messages=[{"role": "user", "content": "Hi"}], **asked)
     again = client.generate(prompt="Hi", **asked)
     assert (again.response, again.prompt_eval_count) == (
         chat.message.content,
@@ -203,8 +208,13 @@ def test_tools(client: Any, live: Any) -> None:
     """The client's own tools, made from a function (whose types it joins to one text)."""
     question = [{"role": "user", "content": "What is the weather in Paris?"}]
     asked = {"model": live.model, "options": {"temperature": 0, "num_predict": 64}}
-    for _ in range(2):  # a cached prompt may change a token
-        answer = client.chat(messages=question, tools=[get_weather], **asked)
+    client.chat(
+        messages=question,
+        tools=[get_weather],
+        **asked,
+        # A cached prompt may change a token.
+    )
+    answer = client.chat(messages=question, tools=[get_weather], **asked)
     items = list(client.chat(messages=question, tools=[get_weather], stream=True, **asked))
     calls = [call for item in items for call in item.message.tool_calls or ()]
     whole = answer.message.tool_calls or []

@@ -24,8 +24,9 @@ def test_version_and_signs_of_life(live: Any) -> None:
 
 
 def test_tags(client: Any, live: Any) -> None:
-    [model] = client.list().models
+    model, alias = client.list().models
     assert model.model == f"{live.model}:latest"
+    assert alias == model.model_copy(update={"model": "gpt-4o:latest"})
     assert model.size == live.llm.path.stat().st_size
     assert model.details.format == "gguf" and model.details.family == "llama"
     assert model.details.families == ["llama"]

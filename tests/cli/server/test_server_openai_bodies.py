@@ -33,7 +33,7 @@ WEATHER = {
 TIME = {"type": "function", "function": {"name": "get_time"}}
 
 
-def chat(settings: ServerSettings = SETTINGS, **fields: Any) -> Any:
+def chat(settings: Any = SETTINGS, **fields: Any) -> Any:
     body = ChatBody.model_validate({"messages": HI, **fields})
     body.check(settings)
     return chat_task(body, settings)

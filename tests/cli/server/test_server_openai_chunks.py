@@ -29,7 +29,8 @@ class Scripted:
     """Stands for a request that runs."""
 
     created, params = 1700000000, None
-    model = SimpleNamespace(name='a "model"')
+    name = 'a "model"'
+    model = SimpleNamespace(name=name)
 
     def __init__(self, script: Sequence[Event]) -> None:
         self.script = script

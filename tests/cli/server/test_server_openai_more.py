@@ -132,9 +132,13 @@ def test_models(live: Any) -> None:
     for path in ("/v1/models", "/models"):
         listed = live.get(path).json()
         assert listed["object"] == "list"
-        [entry] = [Model.model_validate(each, strict=True) for each in listed["data"]]
-        assert entry.id == "smollm2" and entry.owned_by == "llamba"
-        assert live.get(f"{path}/smollm2").json()["id"] == "smollm2"
+        entries = [Model.model_validate(each, strict=True) for each in listed["data"]]
+        assert [entry.id for entry in entries] == ["smollm2", "gpt-4o"]  # aliases, too
+        assert entries[0].owned_by == "llamba"
+        assert listed["data"][1] == {**listed["data"][0], "id": "gpt-4o"}
+        for name in ("smollm2", "gpt-4o"):
+            assert live.get(f"{path}/{name}").json()["id"] == name
+        assert live.get(f"{path}/gpt-4o:latest").json()["id"] == "gpt-4o"
     reply = live.get("/v1/models/who/knows")
     assert reply.status_code == 404 and reply.json()["error"]["code"] == "model_not_found"
 

@@ -11,12 +11,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import click
 import httpx
 import pytest
+from click.core import ParameterSource
 
 from llamba.cli import loading, serve
 from llamba.cli.main import cli
 from llamba.cli.server import run_server
+from llamba.cli.server.served import ModelEntry
 from llamba.cli.server.settings import ServerSettings
 from llamba.errors import InvalidParameterError, ModelNotFoundError, ResourceError
 from llamba.models import store
@@ -101,7 +104,11 @@ def test_an_empty_cache_serves_the_default_model(
     invoke: Invoke, started: list[ServerSettings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "list_models", lambda: [])
-    assert invoke("serve").exit_code == 0
+    result = invoke("serve")
+    assert result.exit_code == 0
+    assert result.stderr == (
+        "no model is named, and the cache has none: fetching smollm2 to serve it\n"
+    )
     assert dict(started[0].models) == {"smollm2": "/models/smollm2.gguf"}
 
 
@@ -119,6 +126,83 @@ def test_environment(
     assert list(settings.models) == ["smollm2", "a"] and settings.api_keys == ("one", "two")
 
 
+def variables() -> list[tuple[str, str]]:
+    """(option, variable) of each spelling of each option."""
+    found: list[tuple[str, str]] = []
+    for param in serve.command.params:
+        if isinstance(param, click.Option):
+            for spelling in (*param.opts, f"--{param.name}"):
+                name = spelling.lstrip("-").replace("-", "_").upper()
+                found.append((param.name or "", f"LLAMBA_SERVE_{name}"))
+    return found
+
+
+@pytest.mark.parametrize(("option", "variable"), sorted(set(variables())))
+def test_every_spelling_is_a_variable(
+    option: str, variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    param = next(each for each in serve.command.params if each.name == option)
+    assert isinstance(param, click.Option)
+    values: dict[str, str] = {
+        "integer": "3",
+        "SIZE": "6G",
+        "TIME": "5m",
+        "boolean": "1",
+        "choice": "q8_0" if option == "cache_type" else "float32",
+        "path": __file__,
+        "file": __file__,
+    }
+    text = "one two" if param.multiple else values.get(param.type.name, "text")
+    monkeypatch.setenv(variable, text)
+    context = serve.command.make_context("serve", [])
+    assert context.get_parameter_source(option) is ParameterSource.ENVIRONMENT
+    if param.multiple:
+        assert context.params[option] == ("one", "two")
+    else:
+        assert context.params[option] not in (None, False)
+
+
+def test_the_command_line_comes_before_variables(
+    invoke: Invoke, started: list[ServerSettings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LLAMBA_SERVE_API_KEY", "one two")
+    monkeypatch.setenv("LLAMBA_SERVE_MAX_SEQUENCES", "3")
+    assert invoke("serve").exit_code == 0
+    assert invoke("serve", "--api-key", "three", "-np", "4").exit_code == 0
+    first, second = started
+    assert first.api_keys == ("one", "two") and first.engine == {"max_sequences": 3}
+    assert second.api_keys == ("three",) and second.engine == {"max_sequences": 4}
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"LLAMBA_SERVE_APIKEY": "x"}, "no such variable; the nearest is LLAMBA_SERVE_API_KEY"),
+        ({"LLAMBA_SERVE_MODEL": "x"}, "no such variable; the nearest is LLAMBA_SERVE_MODELS"),
+        ({"LLAMBA_SERVE_HELP": "1"}, "LLAMBA_SERVE_HELP: no such variable"),
+        ({"LLAMBA_SERVE_API_KEY": ""}, "LLAMBA_SERVE_API_KEY is empty"),
+        ({"LLAMBA_SERVE_API_KEYS": " "}, "LLAMBA_SERVE_API_KEYS is empty"),
+        ({"LLAMBA_SERVE_PARALLEL": "1", "LLAMBA_SERVE_NP": "2"}, "give one of them"),
+        ({"LLAMBA_SERVE_NO_WEB": "perhaps"}, "--no-web"),
+        ({"LLAMBA_SERVE_PORT": "tcp://10.0.0.1"}, "--port"),
+        ({"LLAMBA_API_KEY": " , "}, "LLAMBA_API_KEY holds no key"),
+    ],
+)
+def test_wrong_variables_stop_the_start(
+    invoke: Invoke,
+    started: list[ServerSettings],
+    monkeypatch: pytest.MonkeyPatch,
+    given: dict[str, str],
+    text: str,
+) -> None:
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    result = invoke("serve")
+    assert result.exit_code == 2 and not started
+    assert text in result.stderr and result.stderr.count("\n") == 1
+    assert invoke("serve", "--help").exit_code == 0
+
+
 @pytest.mark.parametrize(
     ("args", "text"),
     [
@@ -131,7 +215,10 @@ def test_environment(
         (["--alias", "x"], "--alias 'x': write NAME=MODEL"),
         (["a", "a"], "two models of this name"),
         (["a="], "write NAME=MODEL"),
-        (["--api-key", ""], "an empty key would let everybody in"),
+        (["--api-key", ""], "--api-key '': an empty key would let everybody in"),
+        (["--api-key", " "], "--api-key '': an empty key would let everybody in"),
+        (["--timeout", "0"], "'--timeout': '0' must be more than 0; `never` is no limit"),
+        (["--timeout", "0.0s"], "'--timeout': '0.0s' must be more than 0"),
     ],
 )
 def test_wrong_options_are_one_line(
@@ -261,7 +348,26 @@ def test_a_server_from_its_start_to_its_end(
         assert found.json()["data"][0]["id"] == "tiny"
     assert server.stop() == 0
     assert "sekret" not in server.said() and "warning" not in server.said()
-    assert len(log.read_text().splitlines()) == 3 and "sekret" not in log.read_text()
+    assert len(log.read_text().splitlines()) == 2 and "sekret" not in log.read_text()
+
+
+@pytest.mark.kernels
+def test_the_ready_line_names_aliases(
+    spawn: Callable[..., Any], tiny_gguf: Callable[..., Path]
+) -> None:
+    path = tiny_gguf(weights="Q4_K")
+    server = spawn(
+        *(f"tiny={path}", f"other={path}", "--alias", "gpt-4o=tiny", "--alias", "gpt-4=tiny"),
+        *("--port", "0"),
+    ).wait_ready()
+    assert f"llamba serves tiny (also gpt-4o, gpt-4), other at {server.url}\n" in server.said()
+    assert server.stop() == 0
+
+
+def test_many_names_are_counted() -> None:
+    entry = ModelEntry("a", None, 0, 0, None, False, None, ())
+    assert run_server._names([entry] * 7) == "a, a, a, a, a, and 2 more"
+    assert run_server._names([]) == "no model yet"
 
 
 @pytest.mark.kernels
