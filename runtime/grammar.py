@@ -39,6 +39,9 @@ JSON_OPTIONS = {
     "key_separator": ": ",
     "lenient": False,
 }
+# llguidance would follow bytes that must come for ever where a text never ends: X X with X: /x+/.
+# The last such line counts; at the end it moves no line numbers.
+_NO_FORCING = '%llguidance {"no_forcing": true}'
 _GOOD_ENDS = ("NoExtension", "EndOfSentence")
 
 
@@ -309,8 +312,10 @@ def _write_grammar(text: str) -> str:
     if "::=" in text or ":==" in text:
         from .gbnf import gbnf_to_lark
 
-        return LLMatcher.grammar_from_lark(gbnf_to_lark(text))
-    return LLMatcher.grammar_from_lark(prepare_lark(text, JSON_OPTIONS))
+        lark = gbnf_to_lark(text)
+    else:
+        lark = prepare_lark(text, JSON_OPTIONS)
+    return LLMatcher.grammar_from_lark(f"{lark}\n{_NO_FORCING}\n")
 
 
 _WRITERS: dict[str, Callable[[Any], str]] = {

@@ -14,6 +14,7 @@ _LARK_TOKEN = re.compile(  # each part runs on to its end whatever it finds: in 
     r'"(?:\\.|[^"\\\n])*"?|/(?![/*])(?:\\.|[^/\\\n])*/?|//[^\n]*|\#[^\n]*|%json\b'
     r"|\{[\d\s,]*\}|~\s*\d+(?:\.\.\d+)?|[()\[\]]|:"
 )
+_TEMPERATURE = re.compile(r"[^\]\n]*\btemperature\s*=")
 
 
 def prepare_lark(text: str, json_options: Mapping[str, Any]) -> str:
@@ -41,6 +42,10 @@ def prepare_lark(text: str, json_options: Mapping[str, Any]) -> str:
         elif token[0] == "/" and token[1:2] != "/":
             check_regex(token[1:].removesuffix("/"), f"grammar: line {line}")
         elif token in "([":
+            if _TEMPERATURE.match(text, place):
+                raise ConstraintError(
+                    f"grammar: line {line}: 'temperature' of a rule can't be kept; leave it out"
+                )
             depth += 1
             if depth > MAX_NESTING:
                 raise ConstraintError(f"grammar: nested deeper than {MAX_NESTING} levels")

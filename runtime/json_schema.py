@@ -20,6 +20,8 @@ _MAX_NESTING = 64
 _MAX_SCHEMAS = 2000
 _MAX_MULTIPLE = 10_000
 _MAX_ALL_OF = 16
+_LOWEST = -(2**63) + 512  # what a double rounds to -2**63 is below
+_UPPER_ENDS = ("maximum", "exclusiveMaximum", "const", "enum")
 
 # Where schemas are inside a schema.
 _ONE = ("additionalProperties", "additionalItems", "items")
@@ -201,6 +203,7 @@ def _check_counts(node: dict[str, Any], refuse: Any) -> None:
 
 
 def _check_numbers(node: dict[str, Any], refuse: Any) -> None:
+    _check_range(node, refuse)
     step = node.get("multipleOf")
     if step is None:
         return
@@ -213,6 +216,19 @@ def _check_numbers(node: dict[str, Any], refuse: Any) -> None:
         raise refuse(f"'multipleOf' {step}: it has too many digits to be enforced")
 
 
+def _check_range(node: dict[str, Any], refuse: Any) -> None:
+    """llguidance 1.9 dies of ranges that end at the lowest number of 64 bits, or below."""
+    stack = [(name, node[name]) for name in _UPPER_ENDS if name in node]
+    while stack:
+        name, value = stack.pop()
+        if isinstance(value, dict):
+            stack.extend((name, each) for each in value.values())
+        elif isinstance(value, list):
+            stack.extend((name, each) for each in value)
+        elif isinstance(value, int | float) and value <= _LOWEST:
+            raise refuse(f"{name!r} {str(value)[:60]}: numbers this low can't be enforced")
+
+
 def _check_format(node: dict[str, Any], refuse: Any) -> None:
     name = node.get("format")
     if name is None:
@@ -222,9 +238,10 @@ def _check_format(node: dict[str, Any], refuse: Any) -> None:
     if name in _NUMERIC_FORMATS and kinds and kinds <= {"integer", "number", "null"}:
         bits = _NUMERIC_FORMATS[name]
         if bits is not None:
-            low, high = -(2**bits), 2**bits - 1
-            node["minimum"] = max(low, node.get("minimum", low))
-            node["maximum"] = min(high, node.get("maximum", high))
+            low, high = max(-(2**bits), _LOWEST + 512), 2**bits - 1
+            for key, least, narrow in (("minimum", low, max), ("maximum", high, min)):
+                given = node.get(key)
+                node[key] = least if given is None else narrow(least, given)
         del node["format"]
     elif name not in _FORMATS:
         known = ", ".join(sorted(_FORMATS))

@@ -1,5 +1,6 @@
 """GrammarCompiler: special tokens, ends, regular expressions, Lark, limits, the cache."""
 
+import json
 import os
 import time
 from collections.abc import Callable
@@ -109,6 +110,7 @@ def _nested(count: int) -> dict[str, Any]:
 
 
 HOSTILE = {
+    "text without an end": {"grammar": 'start: "a" X X\nX: /x+/'},
     "parentheses": {"grammar": f"start: {'(' * 60_000}'a'{')' * 60_000}"},
     "chain": {"grammar": "start: r0\n" + "".join(f"r{i}: r{i + 1}\n" for i in range(5000))},
     "long chain": {"grammar": "start: r0\n" + "".join(f'r{i}: "a" r{i + 1}\n' for i in range(1900))
@@ -133,6 +135,40 @@ HOSTILE = {
     "patterns": {"json": {"allOf": [{"type": "string", "pattern": f"a.*{i}"} for i in range(30)]}},
     "lengths": {"json": {"type": "array", "minItems": 10**8, "items": {"minItems": 10**7}}},
 }  # fmt: skip
+
+
+LOW = -(2**63)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"const": LOW},
+        {"enum": [1, [{"a": LOW}]]},
+        {"type": "integer", "const": -1e19},
+        {"type": "integer", "minimum": LOW, "maximum": LOW},
+        {"type": "integer", "exclusiveMaximum": LOW + 1},
+        {"type": "integer", "format": "int64", "maximum": LOW + 1},
+        {"$ref": "#/other", "other": {"const": LOW + 512}},
+    ],
+    ids=json.dumps,
+)
+def test_p46_numbers_that_end_the_compilers_process(grammars: ModuleType, schema: Any) -> None:
+    with pytest.raises(ConstraintError, match="this low"):
+        grammars.compile_form(json=schema)
+    with pytest.raises(ConstraintError, match="this low"):
+        grammars.compile_form(grammar=f"start: %json {json.dumps(schema)}")
+
+
+def test_what_a_lark_grammar_says_of_temperature_is_refused(grammars: ModuleType) -> None:
+    with pytest.raises(ConstraintError, match="line 2: 'temperature'"):
+        grammars.compile_form(grammar="start: a\na[temperature=0.1]: /x+/")
+
+
+def test_int64_is_a_range(grammars: ModuleType) -> None:
+    for bounds in ({}, {"minimum": None, "maximum": None}, {"minimum": -5}):
+        form = grammars.compile_form(json={"type": "integer", "format": "int64", **bounds})
+        assert grammars.accepts(form, "-3") and not grammars.accepts(form, "1.5")
 
 
 @pytest.mark.parametrize("name", HOSTILE)
