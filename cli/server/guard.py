@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from .errors import ApiError, bad_request, dialect_of
 from .replies import error_reply
 
-_HOST = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([^\[\]:@/\\?#\s]+))(?::(\d{1,5}))?")
+_HOST = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([^\[\]:@/\\?#\s]+))(?::(\d{0,5}))?")
 _TOKENS = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~, -]{0,1000}")
 _DEFAULT_PORTS = {"http": "80", "https": "443"}
 _EXPOSED = b"x-request-id, request-id, x-llamba-ignored, retry-after"
@@ -109,7 +109,7 @@ class Guard:
                 "permission_error",
                 "host_not_allowed",
             )
-        return text
+        return text.removesuffix(":")  # a port may be left empty
 
     def _is_ours(self, name: str) -> bool:
         if name in self._own or name in self._hosts or "*" in self._hosts or is_loopback(name):
@@ -142,6 +142,8 @@ def is_loopback(name: str) -> bool:
     if name == "localhost" or name.endswith(".localhost"):
         return True
     address = _address(name)
+    if isinstance(address, ipaddress.IPv6Address):
+        address = address.ipv4_mapped or address
     return address is not None and address.is_loopback
 
 

@@ -78,9 +78,10 @@ def guard(host: str = "127.0.0.1", **options: Any) -> Guard:
 
 # -- Host -----------------------------------------------------------------------------------------
 LOOPBACK = ["localhost", "LOCALHOST:8080", "localhost.", "127.0.0.1:1", "127.8.9.1", "[::1]:8080"]
-LOOPBACK += ["[::1]", "[0:0:0:0:0:0:0:1]:80", "app.localhost:8080"]
+LOOPBACK += ["[::1]", "[0:0:0:0:0:0:0:1]:80", "app.localhost:8080", "127.0.0.1:", "[::1]:"]
+LOOPBACK += ["[::ffff:127.0.0.1]", "[::ffff:7f00:1]:8080"]
 FOREIGN = ["evil.example:8080", "127.0.0.1.evil.example", "localhost.evil.example", "192.168.1.5"]
-FOREIGN += ["[::2]:80", "notlocalhost"]
+FOREIGN += ["[::2]:80", "notlocalhost", "evil.example:", "[::ffff:192.168.1.5]"]
 BROKEN = ["", "localhost:x", "localhost:99999", "[::1", "::1", "a@localhost", "localhost/x", "a b"]
 
 
@@ -166,6 +167,8 @@ def test_s4_our_own_page_is_heard() -> None:
     reply = ask(guard(), "POST", headers=[*own, ("content-type", "application/json")])
     assert reply.status == 200
     assert "access-control-allow-origin" not in reply.headers
+    unnamed_port = [("host", "localhost:"), ("origin", "http://localhost")]
+    assert ask(guard(), headers=unnamed_port).status == 200
     # Behind a proxy that ends TLS at the usual port.
     proxied = [("host", "chat.example"), ("origin", "https://chat.example:443")]
     assert ask(guard(allowed_hosts=("chat.example",)), headers=proxied).status == 200
