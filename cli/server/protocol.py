@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import socket
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -36,6 +37,11 @@ class LimitedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: Any) -> None:
         """A client that says nothing does not keep its place."""
         super().connection_made(transport)
+        # asyncio does so for sockets made with IPPROTO_TCP only, which ours are not: a reply's body
+        # would wait 40 ms for the acknowledgement of its head.
+        connection = transport.get_extra_info("socket")
+        if connection is not None and connection.family in (socket.AF_INET, socket.AF_INET6):
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
