@@ -70,14 +70,14 @@ def test_a_stream_gives_everything(fakes: SimpleNamespace, engine: Engine) -> No
 
 def test_a_slow_reader_loses_nothing(fakes: SimpleNamespace, engine: Engine) -> None:
     stream = engine.submit(fakes.request("hello", max_tokens=40, n=2, temperature=1.0))
-    first = next(stream)
+    items = [next(stream)]
     wait_until(lambda: idle(engine))  # it does not wait for the reader
-    rest = list(stream)
-    assert len(rest) == 1 and rest[0].finished
-    for i, completion in enumerate(rest[0].outputs):
-        assert first.outputs[i].delta + completion.delta == completion.text
-    assert first.delta + rest[0].delta == rest[0].outputs[0].text
-    assert len(rest[0].outputs[0].token_ids) == 40
+    items += stream  # nothing more, where the first item already held everything
+    assert len(items) <= 2 and items[-1].finished
+    for i, completion in enumerate(items[-1].outputs):
+        assert "".join(item.outputs[i].delta for item in items) == completion.text
+    assert "".join(item.delta for item in items) == items[-1].outputs[0].text
+    assert len(items[-1].outputs[0].token_ids) == 40
 
 
 def test_items_of_several_answers(fakes: SimpleNamespace, engine: Engine) -> None:
