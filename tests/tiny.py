@@ -36,7 +36,7 @@ _SCALES: dict[str, tuple[int, tuple[int, float] | None]] = {
     "Q2_K": (80, (82, 1.5)), "Q3_K": (108, None), "Q4_K": (0, (2, 7.5)), "Q5_K": (0, (2, 15.5)),
     "Q6_K": (208, None), "IQ4_NL": (0, None), "IQ4_XS": (0, None), "IQ2_XXS": (0, None),
     "IQ2_XS": (0, None), "IQ2_S": (0, None), "IQ3_XXS": (0, None), "IQ3_S": (0, None),
-    "IQ1_S": (0, None),
+    "IQ1_S": (0, None), "IQ1_M": (48, None),
 }  # fmt: skip
 
 
@@ -60,6 +60,17 @@ def byte_chars() -> list[str]:
     return [chr(byte) if byte in plain else chr(next(others)) for byte in range(256)]
 
 
+def put_scale(blocks: NDArray[np.uint8], at: int, name: str, values: NDArray[Any]) -> None:
+    """Write a float16 into each block (a row of bytes) at byte `at`."""
+    halves = values.astype(np.float16).view(np.uint16)[:, None]
+    if name == "IQ1_M":  # a nibble on top of each of four words
+        words = blocks[:, at : at + 8].copy().view(np.uint16) & np.uint16(0x0FFF)
+        words |= halves << np.array([12, 8, 4, 0], np.uint16) & np.uint16(0xF000)
+        blocks[:, at : at + 8] = words.view(np.uint8)
+    else:
+        blocks[:, at : at + 2] = halves.view(np.uint8)
+
+
 def random_blocks(
     rng: np.random.Generator, rows: int, columns: int, name: str
 ) -> NDArray[np.uint8]:
@@ -73,10 +84,9 @@ def random_blocks(
     at, minimum = _SCALES[name]
 
     def scale(values: NDArray[np.float32]) -> None:
-        blocks[:, at : at + 2] = values.astype(np.float16).view(np.uint8).reshape(-1, 2)
+        put_scale(blocks, at, name, values)
         if minimum:
-            low = (values * minimum[1]).astype(np.float16).view(np.uint8).reshape(-1, 2)
-            blocks[:, minimum[0] : minimum[0] + 2] = low
+            put_scale(blocks, minimum[0], name, values * minimum[1])
 
     scale(np.ones(len(blocks), np.float32))
     spread = gguf.quants.dequantize(blocks[:64], kind).std()

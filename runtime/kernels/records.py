@@ -87,6 +87,15 @@ ACTIVATION_ORDER = {
     "q4_k": PAIR32,
     "q5_k": PAIR32,
     "q6_k": NATURAL,
+    "iq2_xxs": NATURAL,
+    "iq2_xs": NATURAL,
+    "iq2_s": NATURAL,
+    "iq3_xxs": NATURAL,
+    "iq3_s": NATURAL,
+    "iq1_s": NATURAL,
+    "iq1_m": NATURAL,
+    "tq1_0": NATURAL,
+    "tq2_0": NATURAL,
 }
 
 PAGE = 32  # KV positions in a page

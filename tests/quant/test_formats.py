@@ -10,6 +10,7 @@ from gguf.constants import GGML_QUANT_SIZES
 
 from llamba.errors import UnsupportedModelError
 from llamba.quant import FORMATS, FORMATS_BY_NAME, Format, format_of
+from llamba.quant.grids import grid
 
 ALL = list(FORMATS.values())
 every_format = pytest.mark.parametrize("fmt", ALL, ids=[f.name for f in ALL])
@@ -21,7 +22,8 @@ def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
 
 def test_the_promised_formats_are_there() -> None:
     assert set(FORMATS_BY_NAME) == set(
-        "F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q4_K Q5_K Q6_K".split()
+        "F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q4_K Q5_K Q6_K "
+        "IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S IQ1_S IQ1_M TQ1_0 TQ2_0".split()
     )
 
 
@@ -33,7 +35,10 @@ def test_layout_is_ggmls(fmt: Format) -> None:
     assert format_of(fmt.type_id) is fmt
 
 
-@pytest.mark.parametrize("fmt", [f for f in ALL if f.block_len > 1], ids=lambda f: f.name)
+GOLDEN = "Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q4_K Q5_K Q6_K".split()
+
+
+@pytest.mark.parametrize("fmt", [FORMATS_BY_NAME[n] for n in GOLDEN], ids=lambda f: f.name)
 def test_golden_blocks(fmt: Format, shared: Path) -> None:
     path = shared / "open" / f"blocks_{fmt.name}.json"
     golden = json.loads(path.read_text())
@@ -69,10 +74,27 @@ def test_edge_scales(fmt: Format, bits: int) -> None:
     for name in blocks.dtype.names or ():
         if blocks.dtype[name] == np.float16:
             blocks[name] = np.array(bits, np.uint16).view(np.float16)
+    if fmt.name == "IQ1_M":  # a nibble on top of each of four words
+        nibbles = np.array([bits >> 4 * i & 15 for i in range(4)], np.uint16)
+        blocks["scales"] = blocks["scales"] & 0x0FFF | nibbles << 12
     if fmt.name in ("F32", "BF16"):
         raw[:, -2:] = np.array([bits], "<u2").view(np.uint8)
     expected = quants.dequantize(raw, GGMLQuantizationType(fmt.type_id))
     assert same_bits(fmt.dequantize(raw, expected.shape), expected)
+
+
+CODEBOOKS = {
+    "iq2_xxs": (256, 8), "iq2_xs": (512, 8), "iq2_s": (1024, 8),
+    "iq3_xxs": (256, 4), "iq3_s": (512, 4), "iq1_s": (2048, 8),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CODEBOOKS)
+def test_codebooks_are_ggmls(name: str) -> None:
+    theirs = getattr(quants, name.upper())
+    theirs.init_grid()
+    assert theirs.grid.shape == (1, 1, *CODEBOOKS[name])
+    np.testing.assert_array_equal(grid(name), theirs.grid[0, 0])
 
 
 @every_format

@@ -233,7 +233,7 @@ def test_the_key_follows_every_kernel_source(package: Path) -> None:
     first = key(wanted)
     assert key(wanted) == first and len(first) == 24
     sources = [
-        *(package / "quant" / name for name in ("jit.py", "compiler.py", "target.py")),
+        *(package / "quant" / name for name in ("jit.py", "compiler.py", "target.py", "grids.py")),
         *(package / "quant" / "cpu").glob("*.py"),
         package / "runtime" / "kernels" / "records.py",
         *(package / "runtime" / "kernels" / "cpu").glob("*.py"),

@@ -2,7 +2,25 @@
 
 from typing import Any
 
-from ....quant.cpu import q4_0, q4_1, q4_k, q5_0, q5_1, q5_k, q6_k, q8_0
+from ....quant.cpu import (
+    iq1_m,
+    iq1_s,
+    iq2_s,
+    iq2_xs,
+    iq2_xxs,
+    iq3_s,
+    iq3_xxs,
+    q4_0,
+    q4_1,
+    q4_k,
+    q5_0,
+    q5_1,
+    q5_k,
+    q6_k,
+    q8_0,
+    tq1_0,
+    tq2_0,
+)
 from ....quant.cpu.blocks32 import CpuFormat
 from ....quant.cpu.simd import (
     convert,
@@ -31,6 +49,15 @@ QUANTIZED: dict[str, CpuFormat] = {
     "q5_k": q5_k.FORMAT,
     "q6_k": q6_k.FORMAT,
     "q8_0": q8_0.FORMAT,
+    "iq2_xxs": iq2_xxs.FORMAT,
+    "iq2_xs": iq2_xs.FORMAT,
+    "iq2_s": iq2_s.FORMAT,
+    "iq3_xxs": iq3_xxs.FORMAT,
+    "iq3_s": iq3_s.FORMAT,
+    "iq1_s": iq1_s.FORMAT,
+    "iq1_m": iq1_m.FORMAT,
+    "tq1_0": tq1_0.FORMAT,
+    "tq2_0": tq2_0.FORMAT,
 }
 
 _widen_i16 = convert("zext", vec("i16", 16), vec("i32", 16))
