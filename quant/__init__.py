@@ -1,12 +1,30 @@
 """Numbers: the tensor formats, from their bytes to dot products. One file a format."""
 
 from ..errors import UnsupportedModelError
-from . import bf16, f16, f32, q4_0, q4_1, q4_k, q5_0, q5_1, q5_k, q6_k, q8_0
+from . import (
+    bf16,
+    f16,
+    f32,
+    iq4_nl,
+    iq4_xs,
+    mxfp4,
+    q2_k,
+    q3_k,
+    q4_0,
+    q4_1,
+    q4_k,
+    q5_0,
+    q5_1,
+    q5_k,
+    q6_k,
+    q8_0,
+)
 from .format import Format
 
 __all__ = ["FORMATS", "FORMATS_BY_NAME", "Format", "format_of"]
 
 _MODULES = (f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q4_k, q5_k, q6_k)
+_MODULES += (q2_k, q3_k, iq4_nl, iq4_xs, mxfp4)
 
 FORMATS: dict[int, Format] = {m.FORMAT.type_id: m.FORMAT for m in _MODULES}
 FORMATS_BY_NAME: dict[str, Format] = {f.name: f for f in FORMATS.values()}

@@ -112,6 +112,7 @@ def cache_key(wanted: Target) -> str:
     """Hash of all kernel sources, the compilers' versions and the target."""
     digest = hashlib.sha256()
     files = [_PACKAGE / "quant" / name for name in ("jit.py", "compiler.py", "target.py")]
+    files += [_PACKAGE / "quant" / name for name in ("iq4_nl.py", "mxfp4.py")]  # tables of values
     files += sorted((_PACKAGE / "quant" / "cpu").glob("*.py"))
     files += sorted((_PACKAGE / "runtime" / "kernels").glob("records.py"))
     files += sorted((_PACKAGE / "runtime" / "kernels" / "cpu").glob("*.py"))

@@ -233,7 +233,9 @@ def dequantize(q: NDArray[np.int8], step: NDArray[np.float32]) -> NDArray[np.flo
 
 
 # Where a block's scales are: the rest of it are quants.
-_SCALE_FIELDS = ("d", "m", "dmin", "scales")
+_SCALE_FIELDS = ("d", "m", "dmin", "scales", "scales_h", "scales_l", "e")
+# The byte of the lowest quants, where it is not 0.
+_LOWEST = {"Q8_0": -128, "MXFP4": 0xFF}
 
 
 def magnitudes(fmt: Format, raw: NDArray[np.uint8], columns: int) -> NDArray[np.float64]:
@@ -248,7 +250,7 @@ def magnitudes(fmt: Format, raw: NDArray[np.uint8], columns: int) -> NDArray[np.
     blocks = np.ascontiguousarray(raw).view(fmt.block).copy()
     for name in blocks.dtype.names or ():
         if name not in _SCALE_FIELDS:
-            blocks[name] = -128 if fmt.name == "Q8_0" else 0
+            blocks[name] = _LOWEST.get(fmt.name, 0)
     lowest = fmt.dequantize(blocks.view(np.uint8), w.shape).astype(np.float64)
     return np.abs(w - lowest) + np.abs(lowest)
 

@@ -87,6 +87,11 @@ ACTIVATION_ORDER = {
     "q4_k": PAIR32,
     "q5_k": PAIR32,
     "q6_k": NATURAL,
+    "q2_k": NATURAL,
+    "q3_k": NATURAL,
+    "iq4_nl": PAIR16,
+    "iq4_xs": PAIR16,
+    "mxfp4": PAIR16,
 }
 
 PAGE = 32  # KV positions in a page

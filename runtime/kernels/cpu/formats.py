@@ -2,7 +2,21 @@
 
 from typing import Any
 
-from ....quant.cpu import q4_0, q4_1, q4_k, q5_0, q5_1, q5_k, q6_k, q8_0
+from ....quant.cpu import (
+    iq4_nl,
+    iq4_xs,
+    mxfp4,
+    q2_k,
+    q3_k,
+    q4_0,
+    q4_1,
+    q4_k,
+    q5_0,
+    q5_1,
+    q5_k,
+    q6_k,
+    q8_0,
+)
 from ....quant.cpu.blocks32 import CpuFormat
 from ....quant.cpu.simd import (
     convert,
@@ -31,6 +45,11 @@ QUANTIZED: dict[str, CpuFormat] = {
     "q5_k": q5_k.FORMAT,
     "q6_k": q6_k.FORMAT,
     "q8_0": q8_0.FORMAT,
+    "q2_k": q2_k.FORMAT,
+    "q3_k": q3_k.FORMAT,
+    "iq4_nl": iq4_nl.FORMAT,
+    "iq4_xs": iq4_xs.FORMAT,
+    "mxfp4": mxfp4.FORMAT,
 }
 
 _widen_i16 = convert("zext", vec("i16", 16), vec("i32", 16))
