@@ -12,6 +12,11 @@ from . import (
     iq2_xxs,
     iq3_s,
     iq3_xxs,
+    iq4_nl,
+    iq4_xs,
+    mxfp4,
+    q2_k,
+    q3_k,
     q4_0,
     q4_1,
     q4_k,
@@ -28,8 +33,8 @@ from .format import Format
 __all__ = ["FORMATS", "FORMATS_BY_NAME", "Format", "format_of"]
 
 _MODULES = (
-    f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q4_k, q5_k, q6_k,
-    iq2_xxs, iq2_xs, iq2_s, iq3_xxs, iq3_s, iq1_s, iq1_m, tq1_0, tq2_0,
+    f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q4_k, q5_k, q6_k, q2_k, q3_k, iq4_nl, iq4_xs,
+    mxfp4, iq2_xxs, iq2_xs, iq2_s, iq3_xxs, iq3_s, iq1_s, iq1_m, tq1_0, tq2_0,
 )  # fmt: skip
 
 FORMATS: dict[int, Format] = {m.FORMAT.type_id: m.FORMAT for m in _MODULES}

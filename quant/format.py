@@ -57,6 +57,15 @@ def nibbles(qs: NDArray[np.uint8], group: int) -> NDArray[np.uint8]:
     return np.concatenate(halves, axis=2).reshape(len(qs), -1)
 
 
+def crumbs(qs: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Unpack the 2-bit values of Q2_K and Q3_K: bits 2j and 2j + 1 of 32 bytes are 32 elements.
+
+    uint8 (n, 64) -> uint8 (n, 256).
+    """
+    shifts = np.array([0, 2, 4, 6], np.uint8)[:, None]
+    return (qs.reshape(len(qs), 2, 1, 32) >> shifts & np.uint8(3)).reshape(len(qs), 256)
+
+
 def bits(words: NDArray[np.uint32]) -> NDArray[np.uint8]:
     """Spread 32 bits, lowest first: uint32 (n,) -> uint8 (n, 32) of 0 and 1."""
     spread = words[:, None] >> np.arange(32, dtype=np.uint32) & np.uint32(1)

@@ -111,7 +111,8 @@ def read_object(folder: Path, kernel: str) -> bytes | None:
 def cache_key(wanted: Target) -> str:
     """Hash of all kernel sources, the compilers' versions and the target."""
     digest = hashlib.sha256()
-    files = [_PACKAGE / "quant" / f"{name}.py" for name in ("jit", "compiler", "target", "grids")]
+    files = [_PACKAGE / "quant" / name for name in ("jit.py", "compiler.py", "target.py")]
+    files += [_PACKAGE / "quant" / name for name in ("grids.py", "iq4_nl.py", "mxfp4.py")]  # tables
     files += sorted((_PACKAGE / "quant" / "cpu").glob("*.py"))
     files += sorted((_PACKAGE / "runtime" / "kernels").glob("records.py"))
     files += sorted((_PACKAGE / "runtime" / "kernels" / "cpu").glob("*.py"))

@@ -233,7 +233,7 @@ def dequantize(q: NDArray[np.int8], step: NDArray[np.float32]) -> NDArray[np.flo
 
 
 # Where a block's scales are: the rest of it are quants.
-_SCALE_FIELDS = ("d", "m", "dmin", "scales")
+_SCALE_FIELDS = ("d", "m", "dmin", "scales", "scales_h", "scales_l", "e")
 # Fields that hold both: the scales' bits.
 _SCALE_BITS: dict[tuple[str, str], Any] = {
     ("IQ2_XXS", "groups"): [0, 0xF0000000],
@@ -245,6 +245,8 @@ _LOWEST = {
     "IQ2_XXS": -43 / 8, "IQ2_XS": -43 / 8, "IQ2_S": -43 / 8, "IQ3_XXS": -62 / 4, "IQ3_S": -15,
     "IQ1_S": 9 / 7, "IQ1_M": 9 / 7,
 }  # fmt: skip
+# The byte of the lowest quants, where it is not 0.
+_LOWEST_BYTE = {"Q8_0": -128, "MXFP4": 0xFF}
 
 
 def magnitudes(fmt: Format, raw: NDArray[np.uint8], columns: int) -> NDArray[np.float64]:
@@ -261,7 +263,7 @@ def magnitudes(fmt: Format, raw: NDArray[np.uint8], columns: int) -> NDArray[np.
         if (fmt.name, name) in _SCALE_BITS:
             blocks[name] &= np.array(_SCALE_BITS[fmt.name, name], blocks.dtype[name].base)
         elif name not in _SCALE_FIELDS:
-            blocks[name] = -128 if fmt.name == "Q8_0" else 0
+            blocks[name] = _LOWEST_BYTE.get(fmt.name, 0)
     lowest = fmt.dequantize(blocks.view(np.uint8), w.shape).astype(np.float64)
     lowest *= _LOWEST.get(fmt.name, 1)
     return np.abs(w - lowest) + np.abs(lowest)

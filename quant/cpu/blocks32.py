@@ -6,14 +6,18 @@ a = a_scale * q is the sum over blocks of scale * a_scale * (u . q) - minimum * 
 
 The 4 and 5 bit formats keep elements 0-15 in the low and 16-31 in the high nibbles. Four blocks at
 once then give one vector of low and one of high parts; the activations lie in the same order
-(`PAIR16`, see activations.py), so nothing is shuffled.
+(`PAIR16`, see activations.py), so nothing is shuffled. IQ4_NL and MXFP4 look their 4 bits up in a
+table of values.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir
+from numba.core import types
 
+from .lookup import lookup
 from .simd import (
     address,
     dot4,
@@ -37,7 +41,7 @@ from .simd import (
     zero_f32x8,
     zero_f32x16,
 )
-from .vector import F16, I16, I32, I64, Builder, Value, constant, lanes, pointer
+from .vector import F16, F32, I8, I32, I64, Builder, Value, constant, declare, lanes, pointer
 
 # The orders of int8 activations within a row; see activations.py.
 NATURAL, PAIR32, PAIR16, FLOAT = 1, 2, 4, 8
@@ -75,10 +79,16 @@ def _gather(b: Builder, at: Any, stride: int, count: int, kind: ir.Type, n: int)
     return parts[0]
 
 
-def nibbles(block_bytes: int, first: int, blocks: int, high_bits: int | None) -> tuple[Any, Any]:
+def nibbles(
+    block_bytes: int,
+    first: int,
+    blocks: int,
+    high_bits: int | None,
+    table: Sequence[int] | None = None,
+) -> tuple[Any, Any]:
     """Intrinsics (low(at), high(at)): <16 * blocks x i8> of the two halves of `blocks` blocks.
 
-    `high_bits` is the offset of the 32 fifth bits in a block, or None.
+    `high_bits` is the offset of the 32 fifth bits in a block, or None; `table` what 4 bits mean.
     """
     kind = vec("i8", 16 * blocks)
 
@@ -88,14 +98,11 @@ def nibbles(block_bytes: int, first: int, blocks: int, high_bits: int | None) ->
             at = args[0]
             x = _gather(b, b.add(at, ir.Constant(I64, first)), block_bytes, blocks, i8, 16)
             if which:
-                x = b.bitcast(
-                    b.lshr(
-                        b.bitcast(x, ir.VectorType(I16, 8 * blocks)),
-                        constant("i16", [4] * 8 * blocks),
-                    ),
-                    kind.llvm,
-                )
-            x = b.and_(x, constant("i8", [15] * 16 * blocks))
+                x = b.lshr(x, constant("i8", [4] * 16 * blocks))
+            else:
+                x = b.and_(x, constant("i8", [15] * 16 * blocks))
+            if table is not None:
+                return lookup(b, x, table)
             if high_bits is None:
                 return x
             bits = _gather(b, b.add(at, ir.Constant(I64, high_bits)), block_bytes, blocks, i8, 4)
@@ -125,21 +132,68 @@ def headers(block_bytes: int, blocks: int) -> Any:
     return make("headers", 1, lambda a: kind(address), code)
 
 
+def _powers(b: Builder, exponents: Value) -> Value:
+    """2^(e - 127) of <n x i8> as <n x f32>, twice the scale that is meant.
+
+    e = 0 is a subnormal; 255, for which others take 2^128, is infinity.
+    """
+    count = exponents.type.count
+    words = ir.VectorType(I32, count)
+    bits = b.shl(b.zext(exponents, words), constant("i32", [23] * count))
+    larger = declare(b, f"llvm.umax.v{count}i32", words, [words] * 2)
+    bits = b.call(larger, [bits, constant("i32", [1 << 22] * count)])
+    return b.bitcast(bits, ir.VectorType(F32, count))
+
+
+def powers(block_bytes: int, blocks: int) -> Any:
+    """powers(at) -> the power of two of each block's first byte, twice, as <2 * blocks x f32>."""
+    kind = vec("f32", 2 * blocks)
+
+    def code(b: Builder, sig: Any, args: Any) -> Value:
+        if blocks > 1:
+            e = _gather(b, args[0], block_bytes, blocks, I8, 1)
+        else:
+            e = b.load(pointer(b, args[0]), align=1, typ=ir.VectorType(I8, 1))
+        power = _powers(b, e)
+        return lanes(b, power, power, [k for k in range(blocks) for _ in range(2)])
+
+    return make("powers", 1, lambda a: kind(address), code)
+
+
+def _load_power_code(b: Builder, sig: Any, args: Any) -> Value:
+    e = b.load(pointer(b, args[0]), align=1, typ=ir.VectorType(I8, 1))
+    return b.extract_element(_powers(b, e), ir.Constant(I32, 0))
+
+
+load_power = make("load_power", 1, lambda a: types.float32(address), _load_power_code)
+
+
 def make_nibble_format(
-    block_bytes: int, first: int, high_bits: int | None, minimum: bool, offset: int
+    block_bytes: int,
+    first: int,
+    high_bits: int | None,
+    minimum: bool,
+    offset: int,
+    table: Sequence[int] | None = None,
+    exponent: bool = False,
 ) -> CpuFormat:
-    """Q4_0, Q4_1, Q5_0, Q5_1 from where their parts lie in a block."""
-    low4, high4 = nibbles(block_bytes, first, 4, high_bits)
-    low2, high2 = nibbles(block_bytes, first, 2, high_bits)
-    low1, high1 = nibbles(block_bytes, first, 1, high_bits)
-    head4, head2, head1 = (headers(block_bytes, n) for n in (4, 2, 1))
-    dot_x16, dot_x8, dot_x4 = dot4(16), dot4(8), dot4(4)
+    """Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL, MXFP4 from where their parts lie in a block.
+
+    `table`: the values of 4 bits. `exponent`: a block's scale is a power of two in a byte.
+    """
+    shifted = None if table is None else [v + offset for v in table]
+    wide = shifted is not None and max(shifted) > 127
+    low4, high4 = nibbles(block_bytes, first, 4, high_bits, shifted)
+    low2, high2 = nibbles(block_bytes, first, 2, high_bits, shifted)
+    low1, high1 = nibbles(block_bytes, first, 1, high_bits, shifted)
+    head4, head2, head1 = ((powers if exponent else headers)(block_bytes, n) for n in (4, 2, 1))
+    dot_x16, dot_x8, dot_x4 = (dot4(n, wide=wide) for n in (16, 8, 4))
     zero_i32x16, zero_i32x8, zero_i32x4 = zero("i32", 16), zero("i32", 8), zero("i32", 4)
 
     # Activation scales of 8 groups of 16, to the lanes of the low and the high halves.
     even4 = shuffle("f32", 8, [2 * (j // 4) for j in range(16)])
     odd4 = shuffle("f32", 8, [2 * (j // 4) + 1 for j in range(16)])
-    # The same selection gives the scale (even) of each block's header, and pairs of its parts.
+    # A header is a scale and a minimum: either of them for both halves of a block.
     pairs_scale4 = shuffle("f32", 8, [2 * (j // 2) for j in range(8)])
     pairs_minimum4 = shuffle("f32", 8, [2 * (j // 2) + 1 for j in range(8)])
     widen2 = shuffle("f32", 4, list(range(4)) + [4] * 4)
@@ -150,13 +204,14 @@ def make_nibble_format(
     load_i8x16 = load("i8", 16)
     zero4, zero2 = zero("f32", 4), zero("f32", 2)
     pick = pairs_minimum4 if minimum else pairs_scale4
-    factor = np.float32(offset)
+    # Powers are twice the scale.
+    factor, half = np.float32(offset / 2 if exponent else offset), np.float32(0.5)
 
     @inline
     def step(h, low, high, q_scale, sums, acc, more, accm):
-        s = even4(h, h)
-        acc = fma_f32x16(to_f32x16(low), s * even4(q_scale, q_scale), acc)
-        more = fma_f32x16(to_f32x16(high), s * odd4(q_scale, q_scale), more)
+        s = pairs_scale4(h, h) * q_scale
+        acc = fma_f32x16(to_f32x16(low), even4(s, s), acc)
+        more = fma_f32x16(to_f32x16(high), odd4(s, s), more)
         return acc, more, fma_f32x8(pick(h, h), sums, accm)
 
     @inline
@@ -187,9 +242,12 @@ def make_nibble_format(
             h = widen1(head1(w), zero2())
             qs, su = widen1(load2(scale), zero2()), widen1(load2(sums), zero2())
             acc, more, accm = step(h, low, high, qs, su, acc, more, accm)
+        total = sum_f32x16(acc + more)
+        if exponent:
+            total = half * total
         if minimum:
-            return sum_f32x16(acc + more) + sum_f32x8(accm)
-        return sum_f32x16(acc + more) - factor * sum_f32x8(accm)
+            return total + sum_f32x8(accm)
+        return total - factor * sum_f32x8(accm)
 
     natural = shuffle("i8", 16, list(range(32)))
 
@@ -197,7 +255,7 @@ def make_nibble_format(
     def unpack_row(w, groups, u, stride, scale, minima):
         for _ in range(groups):
             store_i8x32(u, natural(low1(w), high1(w)))
-            store_f32(scale, load_f16(w))
+            store_f32(scale, half * load_power(w) if exponent else load_f16(w))
             if minimum:
                 store_f32(minima, -load_f16(w + 2))
             w += block_bytes
@@ -205,4 +263,4 @@ def make_nibble_format(
             scale += 4
             minima += 4
 
-    return CpuFormat(dot_row, unpack_row, PAIR16, offset, 32, False, 8 * block_bytes)
+    return CpuFormat(dot_row, unpack_row, PAIR16, offset, 32, wide, 8 * block_bytes)

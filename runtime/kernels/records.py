@@ -96,6 +96,11 @@ ACTIVATION_ORDER = {
     "iq1_m": NATURAL,
     "tq1_0": NATURAL,
     "tq2_0": NATURAL,
+    "q2_k": NATURAL,
+    "q3_k": NATURAL,
+    "iq4_nl": PAIR16,
+    "iq4_xs": PAIR16,
+    "mxfp4": PAIR16,
 }
 
 PAGE = 32  # KV positions in a page

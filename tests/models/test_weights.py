@@ -169,8 +169,8 @@ def test_a_tensor_that_would_be_ignored_is_refused(name: str, tiny_gguf: Tiny) -
 
 
 def test_a_format_that_is_not_run_is_named(tiny_gguf: Tiny) -> None:
-    with pytest.raises(UnsupportedModelError, match=r"blk\.0\.attn_q\.weight \(IQ4_NL\)"):
-        open_tiny(tiny_gguf, formats={"blk.0.attn_q.weight": "IQ4_NL"})
+    with pytest.raises(UnsupportedModelError, match=r"blk\.0\.attn_q\.weight \(NVFP4\)"):
+        open_tiny(tiny_gguf, formats={"blk.0.attn_q.weight": "NVFP4"})
 
 
 @pytest.mark.parametrize(

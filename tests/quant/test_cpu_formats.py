@@ -21,11 +21,11 @@ pytestmark = pytest.mark.kernels
 
 QUANTIZED = list(ACTIVATION_ORDER)
 EVERY = [name.lower() for name in FORMATS_BY_NAME]
-# Only how a block becomes bytes and scales is their own. Decode's kernel and the embedding's rows
-# use both of their functions; IQ2_XS goes through all other kernels for them.
-LIKE_OTHERS = {"iq2_xxs", "iq2_s", "iq3_xxs", "iq3_s", "iq1_s", "iq1_m", "tq1_0", "tq2_0"}
-WHOLE = [name for name in EVERY if name not in LIKE_OTHERS]
-INT8, FLOAT32 = [(n, False) for n in QUANTIZED], [(n, True) for n in WHOLE]
+# A format of each shape of the kernels' code: an offset or minima, a scale a 32 or a 16 weights,
+# bytes beyond 127. The others differ from these by their dot product and by how a row is unpacked,
+# which one kernel of rows, of lanes and of embeddings shows: what else there is of them is compiled
+# in the slow tests only.
+SHAPES = ("q4_0", "q4_k", "q6_k", "q2_k", "q8_0")
 # Of the sum of all terms' magnitudes: what some hundred float32 additions in a row may lose.
 BOUND = 4e-6
 ROWS = 37
@@ -33,27 +33,59 @@ ACTIVATIONS = ("normal", "zero", "outlier", "full", "signs")
 
 Blocks = Callable[[Format, str, int], NDArray[np.uint8]]
 
-# Each test's kernel from its parameters.
+
+def formats(*, once: bool, every: list[str] = EVERY) -> list[Any]:
+    """Parameters `name`; where `once`, the formats that others stand for are left to slow tests."""
+    others = set(QUANTIZED) - set(SHAPES) if once else set()
+    marks = {name: [pytest.mark.slow] for name in others}
+    return [pytest.param(name, marks=marks.get(name, [])) for name in every]
+
+
+def kinds() -> list[Any]:
+    """Parameters `name, floats` of the matmuls."""
+    ints = [(p, False) for p in formats(once=False, every=QUANTIZED)]
+    floats = [(p, True) for p in formats(once=True)]
+    return [
+        pytest.param(*p.values, f, marks=p.marks, id=f"{p.values[0]}-{'float32' if f else 'int8'}")
+        for p, f in ints + floats
+    ]
+
+
+def rows_kernel(name: str, floats: bool = False) -> str:
+    return f"matmul:matmul_{'float_' * floats}rows_{name}"
+
+
+def lanes_kernel(name: str, floats: bool = False) -> str:
+    return f"matmul_lanes:matmul_{'float_' * floats}lanes_{name}"
+
+
+def few_kernel(name: str, width: int) -> str:
+    return f"matmul_few:matmul_few{width}_{name}"
+
+
+def embed_kernel(name: str, lanes: bool = False) -> str:
+    return f"embedding:embed_{'lanes' if lanes else 'rows'}_{name}"
+
+
 KERNELS: dict[str, Callable[..., str]] = {
-    "test_matmul_rows": lambda name, floats: f"matmul:matmul_{'float_' * floats}rows_{name}",
-    "test_matmul_lanes": lambda name, floats: (
-        f"matmul_lanes:matmul_{'float_' * floats}lanes_{name}"
-    ),
-    "test_matmul_few": lambda name, width: f"matmul_few:matmul_few{width}_{name}",
-    "test_embed": lambda name, lanes: f"embedding:embed_{'lanes' if lanes else 'rows'}_{name}",
+    "test_matmul_rows": rows_kernel,
+    "test_matmul_lanes": lanes_kernel,
+    "test_matmul_few": few_kernel,
+    "test_embed_rows": embed_kernel,
+    "test_embed_lanes": lambda name: embed_kernel(name, lanes=True),
 }
 
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled(request: pytest.FixtureRequest, rig: ModuleType) -> None:
-    """The kernels of all tests that will run, at once: a third of the time of one after another."""
+    """The kernels of all selected tests at once, on all cores: a compiler starts for a second."""
     wanted = []
     for item in request.session.items:
-        if isinstance(item, pytest.Function) and item.module is request.module:
-            parameters = item.callspec.params if hasattr(item, "callspec") else {}
-            if item.originalname in KERNELS and parameters.get("width", 0) <= rig.LANES:
-                wanted.append(KERNELS[item.originalname](**parameters))
-    jit.load([f"runtime.kernels.cpu.{name}" for name in wanted])
+        params = getattr(getattr(item, "callspec", None), "params", {})
+        kernel = KERNELS.get(getattr(item, "originalname", ""))
+        if item.path == request.path and kernel and params.get("width", 0) <= rig.LANES:
+            wanted.append(f"runtime.kernels.cpu.{kernel(**params)}")
+    jit.load(wanted)
 
 
 def columns_of(fmt: Format) -> tuple[int, ...]:
@@ -96,6 +128,8 @@ def blocks(tiny: ModuleType) -> Blocks:
         for name in fmt.block.names or ():  # scales that are numbers, of both signs
             if fmt.block[name] == np.float16:
                 parts[name] = rng.standard_normal(size) * (pattern != "zeros")
+            elif name == "e":
+                parts[name] = 0 if pattern == "zeros" else rng.integers(120, 132, size)
         if fmt.name == "IQ1_M":  # its scale is in pieces
             tiny.put_scale(raw, 48, fmt.name, rng.standard_normal(size) * (pattern != "zeros"))
         return raw.reshape(ROWS, -1)
@@ -160,7 +194,7 @@ def group_of(name: str) -> int:
     return 32 if ACTIVATION_ORDER[name] == PAIR32 else 16
 
 
-@pytest.mark.parametrize(("name", "floats"), INT8 + FLOAT32)
+@pytest.mark.parametrize(("name", "floats"), kinds())
 def test_matmul_rows(rig: ModuleType, blocks: Blocks, name: str, floats: bool) -> None:
     fmt = rig.FORMATS[name]
     for pattern, columns, kind, tokens, bias, residual in cases(fmt, 1, 8):
@@ -177,7 +211,7 @@ def test_matmul_rows(rig: ModuleType, blocks: Blocks, name: str, floats: bool) -
         fields, added = extras(r, bias, residual, before[:, :ROWS])
         r.set_step(num_tokens=tokens)
         r.run(
-            KERNELS["test_matmul_rows"](name, floats),
+            rows_kernel(name, floats),
             MATMUL,
             weight=r.last(raw),
             row_bytes=fmt.row_bytes(columns),
@@ -195,7 +229,7 @@ def test_matmul_rows(rig: ModuleType, blocks: Blocks, name: str, floats: bool) -
         check(out.array[:, :ROWS], a @ w.T, terms, added)
 
 
-@pytest.mark.parametrize(("name", "floats"), [c for c in INT8 if c[0] not in LIKE_OTHERS] + FLOAT32)
+@pytest.mark.parametrize(("name", "floats"), kinds())
 def test_matmul_lanes(rig: ModuleType, blocks: Blocks, name: str, floats: bool) -> None:
     fmt = rig.FORMATS[name]
     for pattern, columns, kind, tokens, bias, residual in cases(fmt, 9, 40):
@@ -213,7 +247,7 @@ def test_matmul_lanes(rig: ModuleType, blocks: Blocks, name: str, floats: bool) 
         fields, added = extras(r, bias, residual, old)
         r.set_step(num_tokens=tokens)
         r.run(
-            KERNELS["test_matmul_lanes"](name, floats),
+            lanes_kernel(name, floats),
             MATMUL,
             weight=r.last(raw),
             row_bytes=fmt.row_bytes(columns),
@@ -233,7 +267,7 @@ def test_matmul_lanes(rig: ModuleType, blocks: Blocks, name: str, floats: bool) 
         check(rig.from_lanes(out.array)[:tokens, :ROWS], a @ w.T, terms, added, relative)
 
 
-@pytest.mark.parametrize("name", [n for n in QUANTIZED if n not in LIKE_OTHERS])
+@pytest.mark.parametrize("name", formats(once=True, every=QUANTIZED))
 @pytest.mark.parametrize("width", [4, 8, 16])
 def test_matmul_few(rig: ModuleType, blocks: Blocks, name: str, width: int) -> None:
     """Any number of tokens, fewer than the width and more."""
@@ -251,7 +285,7 @@ def test_matmul_few(rig: ModuleType, blocks: Blocks, name: str, width: int) -> N
         fields, added = extras(r, bias, residual, before[:, :ROWS])
         r.set_step(num_tokens=tokens)
         r.run(
-            KERNELS["test_matmul_few"](name, width),
+            few_kernel(name, width),
             MATMUL,
             weight=r.last(raw),
             row_bytes=fmt.row_bytes(columns),
@@ -284,7 +318,7 @@ def test_any_number_of_rows(rig: ModuleType, tiny: ModuleType, name: str, rows: 
         out = rig.Fenced((2, rows, rig.LANES) if lanes else (count, rows))
         r.set_step(num_tokens=count)
         r.run(
-            f"matmul_lanes:matmul_lanes_{name}" if lanes else f"matmul:matmul_rows_{name}",
+            lanes_kernel(name) if lanes else rows_kernel(name),
             MATMUL,
             weight=r.last(raw),
             row_bytes=fmt.row_bytes(columns),
@@ -301,59 +335,17 @@ def test_any_number_of_rows(rig: ModuleType, tiny: ModuleType, name: str, rows: 
         check(got, a @ w.T, np.abs(a) @ rig.magnitudes(fmt, raw, columns).T, np.zeros(got.shape))
 
 
-@pytest.mark.parametrize("cap", [0.5, 30.0])
-def test_soft_cap_of_the_rows(rig: ModuleType, blocks: Blocks, cap: float) -> None:
-    """cap * tanh(y / cap) with y far below, around and far above the cap."""
-    fmt, r = rig.FORMATS["f32"], rig.Rig()
-    raw = blocks(fmt, "weights", 96)
-    x = activations("normal", 4, 96) * np.array([[1e-3], [1], [100], [1e5]], np.float32)
-    out = rig.Fenced((4, ROWS))
-    r.set_step(num_tokens=4)
-    r.run(
-        "matmul:matmul_float_rows_f32",
-        MATMUL,
-        weight=r.last(raw),
-        row_bytes=4 * 96,
-        num_rows=ROWS,
-        columns=96,
-        chunk=8,
-        out=out.at,
-        out_stride=4 * ROWS,
-        softcap=cap,
-        q=r.last(x),
-        q_stride=4 * 96,
-    )
-    y = x.astype(np.float64) @ finite(fmt, raw, 96).T
-    np.testing.assert_allclose(out.array, cap * np.tanh(y / cap), atol=2e-6 * cap + 1e-6)
+@pytest.mark.parametrize("name", formats(once=False))
+def test_embed_rows(rig: ModuleType, blocks: Blocks, name: str) -> None:
+    check_embedding(rig, blocks, name, lanes=False)
 
 
-def test_soft_cap_of_a_few_tokens(rig: ModuleType, blocks: Blocks) -> None:
-    fmt, r = rig.FORMATS["q8_0"], rig.Rig()
-    raw = blocks(fmt, "weights", 96)
-    q, step = rig.quantize(activations("normal", 3, 96) * np.float32(100), 32)
-    out = rig.Fenced((3, ROWS))
-    r.set_step(num_tokens=3)
-    r.run(
-        "matmul_few:matmul_few4_q8_0",
-        MATMUL,
-        weight=r.last(raw),
-        row_bytes=fmt.row_bytes(96),
-        num_rows=ROWS,
-        columns=96,
-        chunk=8,
-        out=out.at,
-        out_stride=4 * ROWS,
-        softcap=30.0,
-        **r.few_input(q, step, 4),
-    )
-    y = rig.dequantize(q, step) @ finite(fmt, raw, 96).T
-    np.testing.assert_allclose(out.array, 30 * np.tanh(y / 30), atol=1e-4)
+@pytest.mark.parametrize("name", formats(once=True))
+def test_embed_lanes(rig: ModuleType, blocks: Blocks, name: str) -> None:
+    check_embedding(rig, blocks, name, lanes=True)
 
 
-@pytest.mark.parametrize(
-    ("name", "lanes"), [(n, False) for n in EVERY] + [(n, True) for n in WHOLE]
-)
-def test_embed(rig: ModuleType, blocks: Blocks, name: str, lanes: bool) -> None:
+def check_embedding(rig: ModuleType, blocks: Blocks, name: str, *, lanes: bool) -> None:
     fmt = rig.FORMATS[name]
     for pattern in patterns(fmt):
         for columns in columns_of(fmt):
@@ -365,7 +357,7 @@ def test_embed(rig: ModuleType, blocks: Blocks, name: str, lanes: bool) -> None:
             out = rig.Fenced(shape, fill=np.nan)
             r.set_step(num_tokens=tokens, token_ids=ids)
             r.run(
-                KERNELS["test_embed"](name, lanes),
+                embed_kernel(name, lanes),
                 EMBED,
                 weight=r.last(raw),
                 row_bytes=fmt.row_bytes(columns),
@@ -379,34 +371,3 @@ def test_embed(rig: ModuleType, blocks: Blocks, name: str, lanes: bool) -> None:
             expected = 2.5 * finite(fmt, raw, columns)[ids]
             terms = 2.5 * rig.magnitudes(fmt, raw, columns)[ids]
             assert (np.abs(got - expected) <= 3e-7 * terms + 1e-30).all()
-
-
-@pytest.mark.parametrize("name", [n for n in EVERY if n[:2] in ("iq", "tq")])
-def test_any_bytes_do_no_harm(rig: ModuleType, name: str) -> None:
-    """Scales that are infinite or not numbers, any index and sign: rows without them are right."""
-    fmt, columns, r = rig.FORMATS[name], 768, rig.Rig()
-    raw = np.random.default_rng(5).integers(0, 256, (ROWS * 8, fmt.row_bytes(columns)), np.uint8)
-    raw[::3] = 0xFF
-    w = fmt.dequantize(raw, (len(raw), columns)).astype(np.float64)
-    good = np.isfinite(w).all(axis=1)
-    assert 0 < good.sum() < len(raw)
-    q, step = rig.quantize(activations("normal", 1, columns), group_of(name))
-    out = rig.Fenced((1, len(raw)))
-    r.set_step(num_tokens=1)
-    r.run(
-        KERNELS["test_matmul_rows"](name, False),
-        MATMUL,
-        weight=r.last(raw),
-        row_bytes=fmt.row_bytes(columns),
-        num_rows=len(raw),
-        columns=columns,
-        chunk=8,
-        out=out.at,
-        out_stride=4 * len(raw),
-        **r.rows_input(q, step, ACTIVATION_ORDER[name]),
-    )
-    out.check()
-    a = rig.dequantize(q, step)
-    terms = np.abs(a) @ rig.magnitudes(fmt, raw[good], columns).T
-    check(out.array[:, good], a @ w[good].T, terms, np.zeros((1, good.sum())))
-    assert not np.isfinite(out.array[:, ~good]).any()

@@ -22,7 +22,7 @@ def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
 
 def test_the_promised_formats_are_there() -> None:
     assert set(FORMATS_BY_NAME) == set(
-        "F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q4_K Q5_K Q6_K "
+        "F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q4_K Q5_K Q6_K Q2_K Q3_K IQ4_NL IQ4_XS MXFP4 "
         "IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S IQ1_S IQ1_M TQ1_0 TQ2_0".split()
     )
 
@@ -35,7 +35,8 @@ def test_layout_is_ggmls(fmt: Format) -> None:
     assert format_of(fmt.type_id) is fmt
 
 
-GOLDEN = "Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q4_K Q5_K Q6_K".split()
+# Of the others there is gguf-py's word below.
+GOLDEN = "Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q4_K Q5_K Q6_K Q2_K Q3_K IQ4_NL IQ4_XS".split()
 
 
 @pytest.mark.parametrize("fmt", [FORMATS_BY_NAME[n] for n in GOLDEN], ids=lambda f: f.name)
@@ -79,7 +80,8 @@ def test_edge_scales(fmt: Format, bits: int) -> None:
         blocks["scales"] = blocks["scales"] & 0x0FFF | nibbles << 12
     if fmt.name in ("F32", "BF16"):
         raw[:, -2:] = np.array([bits], "<u2").view(np.uint8)
-    expected = quants.dequantize(raw, GGMLQuantizationType(fmt.type_id))
+    with np.errstate(over="ignore"):
+        expected = quants.dequantize(raw, GGMLQuantizationType(fmt.type_id))
     assert same_bits(fmt.dequantize(raw, expected.shape), expected)
 
 
@@ -95,6 +97,15 @@ def test_codebooks_are_ggmls(name: str) -> None:
     theirs.init_grid()
     assert theirs.grid.shape == (1, 1, *CODEBOOKS[name])
     np.testing.assert_array_equal(grid(name), theirs.grid[0, 0])
+
+
+def test_every_power_of_two() -> None:
+    """MXFP4's scale of each byte: two subnormal ones, and 255 is as any other, as in ggml."""
+    raw = np.zeros((256, 17), np.uint8)
+    raw[:, 0], raw[:, 1:] = np.arange(256), 0x91
+    got = FORMATS_BY_NAME["MXFP4"].dequantize(raw, (256, 32))
+    powers = 2.0 ** (np.arange(256) - 128)
+    np.testing.assert_array_equal(got, np.repeat([powers, -powers], 16, axis=0).T)
 
 
 @every_format
@@ -125,5 +136,5 @@ def test_shapes_that_do_not_fit_are_refused(fmt: Format) -> None:
 
 
 def test_unknown_format_names_the_tensor_and_what_is_supported() -> None:
-    with pytest.raises(UnsupportedModelError, match=r"blk\.0\.x \(IQ4_NL\): format 20 .*Q4_K"):
-        format_of(20, "blk.0.x (IQ4_NL)")
+    with pytest.raises(UnsupportedModelError, match=r"blk\.0\.x \(NVFP4\): format 40 .*Q4_K"):
+        format_of(40, "blk.0.x (NVFP4)")

@@ -24,6 +24,7 @@ from llamba.runtime.kernels.reference import log_softmax
 TESTS = Path(__file__).parents[1]
 SAME_TESTS = [
     "quant/test_cpu_formats.py",
+    "quant/test_cpu_edges.py",
     "runtime/test_kernels_activations.py",
     "runtime/test_kernels_attention.py",
     "runtime/test_program.py",

@@ -91,14 +91,19 @@ def assert_close(got: NDArray, expected: NDArray, activations: str = "float32") 
     assert errors.max() < largest and errors.mean() < mean, (errors.max(), errors.mean())
 
 
+# Formats that have models here in the fast tests: one of each shape of the kernels' code, as in
+# tests/quant/test_cpu_formats.py, the floats, and what comes in mixtures of experts.
+FORMATS = ("F16", "BF16", "Q4_0", "Q4_K", "Q6_K", "Q2_K", "Q8_0", "MXFP4")
+
 # (options of the tiny model, hyperparameters that are replaced)
 MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     **{name: ({"architecture": name, **SIZES}, {}) for name in ARCHITECTURES},
     **{
-        f"llama-{name}": ({"weights": name, **(SIZES if fmt.block_len < 256 else SIZES_256)}, {})
+        f"llama-{name}": ({"weights": name, **(SIZES_256 if fmt.block_len == 256 else SIZES)}, {})
         for name, fmt in FORMATS_BY_NAME.items()
         # Of those with codebooks or ternary digits one: the kernels' own tests have them all.
-        if name != "F32" and (name[:2] not in ("IQ", "TQ") or name == "IQ2_XS")
+        if name != "F32"
+        and (name[:3] not in ("IQ1", "IQ2", "IQ3", "TQ1", "TQ2") or name == "IQ2_XS")
     },
     "qwen2-mixed": (
         {
@@ -151,7 +156,13 @@ MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-@pytest.fixture(params=MODELS, scope="module")
+OTHERS = {f"llama-{name}" for name in FORMATS_BY_NAME if name not in FORMATS}
+
+
+@pytest.fixture(
+    params=[pytest.param(m, marks=[pytest.mark.slow] if m in OTHERS else []) for m in MODELS],
+    scope="module",
+)
 def model(request: pytest.FixtureRequest, tiny_gguf: Tiny) -> tuple[Weights, Reference]:
     options, numbers = MODELS[request.param]
     weights = open_weights(tiny_gguf(**options), **numbers)

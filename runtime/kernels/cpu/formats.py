@@ -10,6 +10,11 @@ from ....quant.cpu import (
     iq2_xxs,
     iq3_s,
     iq3_xxs,
+    iq4_nl,
+    iq4_xs,
+    mxfp4,
+    q2_k,
+    q3_k,
     q4_0,
     q4_1,
     q4_k,
@@ -58,6 +63,11 @@ QUANTIZED: dict[str, CpuFormat] = {
     "iq1_m": iq1_m.FORMAT,
     "tq1_0": tq1_0.FORMAT,
     "tq2_0": tq2_0.FORMAT,
+    "q2_k": q2_k.FORMAT,
+    "q3_k": q3_k.FORMAT,
+    "iq4_nl": iq4_nl.FORMAT,
+    "iq4_xs": iq4_xs.FORMAT,
+    "mxfp4": mxfp4.FORMAT,
 }
 
 _widen_i16 = convert("zext", vec("i16", 16), vec("i32", 16))

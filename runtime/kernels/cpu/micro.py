@@ -203,6 +203,12 @@ def make_micro(fmt: CpuFormat, width: int) -> Micro:
             acc = dot(start(a_sums), u, q)
             total = _scale(total, acc, scales, scale_stride, factor)
             if halves:
+                if minimum:
+                    sums = _to_float(_load_i32(a_sums)) * factor
+                    total = _subtract(total, minima, scale_stride, sums)
+                    sums = _to_float(_load_i32(a_sums + LANES * 4)) * factor
+                    total = _subtract(total, minima + 4, scale_stride, sums)
+                    minima += 8
                 acc = dot(start(a_sums + LANES * 4), u + 16, q + 16 * width)
                 total = _scale(total, acc, scales + 4, scale_stride, factor)
             elif minimum:
