@@ -69,7 +69,7 @@ def test_soft_cap_of_a_few_tokens(rig: ModuleType, tiny: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("name", ACTIVATION_ORDER)
-def test_damaged_scales(rig: ModuleType, name: str) -> None:
+def test_damaged_scales(rig: ModuleType, tiny: ModuleType, name: str) -> None:
     """Any bytes: rows with a scale that is no number give none, the others what they should."""
     fmt, columns, tokens = rig.FORMATS[name], 256, 3
     rng = np.random.default_rng(11)
@@ -82,6 +82,10 @@ def test_damaged_scales(rig: ModuleType, name: str) -> None:
         elif field == "e":
             parts[field] = rng.integers(60, 180, parts.shape)
             parts[field][::5, 0] = 255
+    if fmt.name == "IQ1_M":  # its scale is in pieces
+        scales = rng.choice([0, -0.0, 6e-8, -1e-3, 2.5, -65504], ROWS)
+        scales[::5] = rng.choice([np.inf, -np.inf, np.nan], len(scales[::5]))
+        tiny.put_scale(raw, 48, fmt.name, scales)
     w = fmt.dequantize(raw, (ROWS, columns)).astype(np.float64)
     good = np.isfinite(w).all(axis=1)
     assert 20 < good.sum() < ROWS - 3
