@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ..errors import InvalidModelFileError, UnsupportedModelError
 from ..quant import format_of
-from .architecture import Architecture, Hyperparameters
+from .architecture import Architecture, Hyperparameters, Layer, Rotation
 from .architectures import ARCHITECTURES
 
 if TYPE_CHECKING:
@@ -106,32 +106,42 @@ def read_hyperparameters(architecture: Architecture, gguf: "GGUFFile") -> Hyperp
     if rope_dim > head_dim or rope_dim % 2:
         raise reader.invalid("rope.dimension_count", rope_dim, f"an even number <= {head_dim}")
     window = reader.count("attention.sliding_window", 0, zero=True)
-    if not architecture.window_pattern:
-        window = 0
+    pattern = _window_pattern(reader, architecture) if window and architecture.window_pattern else 0
     # llama.cpp knows Gemma 3's 27B by its layers: that one scales by dim / heads.
     scaled_by = dim // num_heads if architecture.name == "gemma3" and num_layers == 62 else head_dim
+    base = reader.number("rope.freq_base", 10000.0)
+    powers = -np.arange(0, rope_dim, 2, dtype=np.float64) / rope_dim
+    factors = _rope_factors(gguf, rope_dim)
+    full = base**powers / _rope_scale(reader)
+    if factors is not None:
+        full = full / factors
+    window_base = reader.number("rope.freq_base_swa", architecture.window_rope_base or base)
+    rotation = Rotation(architecture.rope, full)
+    sliding = Rotation(architecture.rope, window_base**powers)
+    ffn_dim = reader.count("feed_forward_length")
+
+    def layer(index: int) -> Layer:
+        slides = bool(pattern) and (index + 1) % pattern != 0
+        return Layer(
+            num_heads=num_heads,
+            num_kv_heads=num_kv_heads,
+            key_dim=head_dim,
+            value_dim=head_dim,
+            ffn_dim=ffn_dim,
+            cache=index,
+            rotation=sliding if slides else rotation,
+            attention_scale=1.0 / math.sqrt(scaled_by),
+            window=window if slides else 0,
+        )
+
     return Hyperparameters(
-        num_layers=num_layers,
         dim=dim,
-        ffn_dim=reader.count("feed_forward_length"),
-        num_heads=num_heads,
-        num_kv_heads=num_kv_heads,
-        head_dim=head_dim,
         vocab_size=_vocab_size(gguf),
         context_length=reader.count("context_length"),
         norm_eps=reader.number("attention.layer_norm_rms_epsilon"),
-        rope_dim=rope_dim,
-        rope_base=reader.number("rope.freq_base", 10000.0),
-        rope_scale=_rope_scale(reader),
-        rope_factors=_rope_factors(gguf, rope_dim),
-        window=window,
-        attention_scale=1.0 / math.sqrt(scaled_by),
+        layers=tuple(layer(index) for index in range(num_layers)),
         final_softcap=reader.number("final_logit_softcapping", 0.0, zero=True),
         embedding_scale=math.sqrt(dim) if architecture.scale_embedding else 1.0,
-        window_pattern=_window_pattern(reader, architecture) if window else 0,
-        window_rope_base=reader.number(
-            "rope.freq_base_swa", architecture.window_rope_base or 10000.0
-        ),
     )
 
 

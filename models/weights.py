@@ -1,7 +1,7 @@
 """The weights of one file, checked once at the door: presence, shape and format of every tensor."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ..errors import InvalidModelFileError, UnsupportedModelError
 from ..quant import FORMATS, format_of
-from .architecture import Architecture, Hyperparameters
+from .architecture import Architecture, Hyperparameters, Placement, QKNorm
 from .hyperparameters import architecture_of, read_hyperparameters
 
 if TYPE_CHECKING:
@@ -29,8 +29,7 @@ IGNORED_SUFFIXES = (
 class Weights:
     """A checked model file: what it is, its numbers, and its tensors by name.
 
-    `architecture` is the declaration as this file fills it in: `qkv_bias` is set when a llama
-    file brings biases.
+    `architecture` is the declaration as this file fills it in.
     """
 
     architecture: Architecture
@@ -45,8 +44,6 @@ class Weights:
         UnsupportedModelError: the architecture, a format or an additional tensor is not run.
         """
         architecture = architecture_of(gguf)
-        if "blk.0.attn_q.bias" in gguf.tensors:
-            architecture = replace(architecture, qkv_bias=True)
         weights = cls(architecture, read_hyperparameters(architecture, gguf), gguf)
         weights._check()
         return weights
@@ -105,8 +102,9 @@ def expected_tensors(
     architecture: Architecture, numbers: Hyperparameters
 ) -> Iterator[tuple[str, tuple[int, ...], bool]]:
     """Walk what a file must or may hold: (name, shape in NumPy's order, needed)."""
-    dim, ffn, head = numbers.dim, numbers.ffn_dim, numbers.head_dim
-    q_dim, kv_dim = numbers.num_heads * head, numbers.num_kv_heads * head
+    dim, first = numbers.dim, numbers.layers[0]
+    ffn, head = first.ffn_dim, first.key_dim
+    q_dim, kv_dim = first.num_heads * head, first.num_kv_heads * head
     layer: dict[str, tuple[int, ...]] = {
         "attn_norm.weight": (dim,),
         "attn_q.weight": (q_dim, dim),
@@ -118,11 +116,9 @@ def expected_tensors(
         "ffn_up.weight": (ffn, dim),
         "ffn_down.weight": (dim, ffn),
     }
-    if architecture.qkv_bias:
-        layer |= {"attn_q.bias": (q_dim,), "attn_k.bias": (kv_dim,), "attn_v.bias": (kv_dim,)}
-    if architecture.qk_norm:
+    if architecture.qk_norm is QKNorm.HEAD:
         layer |= {"attn_q_norm.weight": (head,), "attn_k_norm.weight": (head,)}
-    if architecture.post_norms:
+    if architecture.placement is Placement.SANDWICH:
         layer |= {"post_attention_norm.weight": (dim,), "post_ffw_norm.weight": (dim,)}
     yield "token_embd.weight", (numbers.vocab_size, dim), True
     yield "output_norm.weight", (dim,), True
@@ -130,3 +126,5 @@ def expected_tensors(
     for index in range(numbers.num_layers):
         for name, shape in layer.items():
             yield f"blk.{index}.{name}", shape, True
+            if len(shape) == 2:
+                yield f"blk.{index}.{name.replace('.weight', '.bias')}", shape[:1], False

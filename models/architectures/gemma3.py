@@ -3,14 +3,14 @@
 The file's norm weights already include the `1 +` of Gemma's norm.
 """
 
-from ..architecture import Activation, Architecture, Rope
+from ..architecture import Activation, Architecture, Placement, QKNorm, Rope
 
 ARCHITECTURE = Architecture(
     name="gemma3",
     rope=Rope.NEOX,
     activation=Activation.GELU,
-    qk_norm=True,
-    post_norms=True,
+    qk_norm=QKNorm.HEAD,
+    placement=Placement.SANDWICH,
     scale_embedding=True,
     window_pattern=6,
     window_rope_base=10000.0,

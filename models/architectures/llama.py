@@ -2,7 +2,7 @@
 
 Converted files store the rows of q and k permuted, so that the rotated pairs are neighbours.
 Llama 3.1 and later bring their own frequency factors (`rope_freqs.weight`). Some derivatives have
-biases on q, k and v: models/weights.py sets `qkv_bias` when the file holds them.
+biases on q, k and v.
 """
 
 from ..architecture import Activation, Architecture, Rope

@@ -2,4 +2,4 @@
 
 from ..architecture import Activation, Architecture, Rope
 
-ARCHITECTURE = Architecture(name="qwen2", rope=Rope.NEOX, activation=Activation.SILU, qkv_bias=True)
+ARCHITECTURE = Architecture(name="qwen2", rope=Rope.NEOX, activation=Activation.SILU)

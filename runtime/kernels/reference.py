@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ...models.architecture import Activation, Hyperparameters, Rope
+from ...models.architecture import Activation, Placement, QKNorm, Rope, Rotation
 from ...models.gguf_types import TensorInfo
 from ...models.weights import Weights
 from ...quant import format_of
@@ -71,7 +71,9 @@ class Reference:
         numbers, architecture = self.weights.hyperparameters, self.weights.architecture
         state = State() if state is None else state
         if not state.keys:
-            empty = np.empty((0, numbers.num_kv_heads, numbers.head_dim), self.dtype)
+            empty = np.empty(
+                (0, numbers.layers[0].num_kv_heads, numbers.layers[0].key_dim), self.dtype
+            )
             state.keys, state.values = [[empty] * numbers.num_layers for _ in range(2)]
         positions = np.arange(state.length, state.length + len(token_ids))
         x = self._embed(np.asarray(token_ids, np.int64)) * numbers.embedding_scale
@@ -79,10 +81,18 @@ class Reference:
         for layer in range(numbers.num_layers):
             name = f"blk.{layer}."
             y = self._attention_block(self._norm(x, name + "attn_norm"), layer, positions, state)
-            x = x + (self._norm(y, name + "post_attention_norm") if architecture.post_norms else y)
+            x = x + (
+                self._norm(y, name + "post_attention_norm")
+                if architecture.placement is Placement.SANDWICH
+                else y
+            )
             self._trace(name + "attention_out", x)
             y = self._ffn(self._norm(x, name + "ffn_norm"), name)
-            x = x + (self._norm(y, name + "post_ffw_norm") if architecture.post_norms else y)
+            x = x + (
+                self._norm(y, name + "post_ffw_norm")
+                if architecture.placement is Placement.SANDWICH
+                else y
+            )
             self._trace(name + "out", x)
         first = 0 if num_logits is None else len(x) - num_logits
         logits = self._linear(self._norm(x[first:], "output_norm"), self.weights.output)
@@ -124,20 +134,21 @@ class Reference:
     ) -> NDArray:
         """From the normed input to the projected output; adds this step's K and V to the state."""
         numbers, architecture = self.weights.hyperparameters, self.weights.architecture
-        name = f"blk.{layer}."
+        name, layers = f"blk.{layer}.", numbers.layers[layer]
 
         def project(which: str, heads: int) -> NDArray:
-            bias = f"{name}attn_{which}.bias" if architecture.qkv_bias else None
+            bias = f"{name}attn_{which}.bias"
+            bias = bias if self.weights.optional(bias) else None
             y = self._linear(x, self.weights.tensor(f"{name}attn_{which}.weight"), bias)
-            return y.reshape(len(x), heads, numbers.head_dim)
+            return y.reshape(len(x), heads, layers.key_dim)
 
-        q = project("q", numbers.num_heads)
-        k = project("k", numbers.num_kv_heads)
-        v = project("v", numbers.num_kv_heads)
-        if architecture.qk_norm:
+        q = project("q", layers.num_heads)
+        k = project("k", layers.num_kv_heads)
+        v = project("v", layers.num_kv_heads)
+        if architecture.qk_norm is QKNorm.HEAD:
             q, k = self._norm(q, name + "attn_q_norm"), self._norm(k, name + "attn_k_norm")
-        angles = rope_angles(numbers, layer, positions)
-        q, k = rotate(q, angles, architecture.rope), rotate(k, angles, architecture.rope)
+        if layers.rotation is not None:
+            q, k = (rotate(y, layers.rotation, positions) for y in (q, k))
         if self.kv_float16:
             k, v = (y.astype(np.float16).astype(self.dtype) for y in (k, v))
         self._trace(name + "q", q)
@@ -147,8 +158,8 @@ class Reference:
             q,
             state.keys[layer],
             state.values[layer],
-            scale=numbers.attention_scale,
-            window=numbers.layer_window(layer),
+            scale=layers.attention_scale,
+            window=layers.window,
             softcap=numbers.attention_softcap,
         )
         self._trace(name + "attention", y)
@@ -167,30 +178,20 @@ def rms_norm(x: NDArray, weight: NDArray, eps: float) -> NDArray:
     return x / np.sqrt(mean + x.dtype.type(eps)) * weight
 
 
-def rope_angles(
-    numbers: Hyperparameters, layer: int, positions: NDArray[np.int64]
-) -> NDArray[np.float64]:
-    """How far each pair turns at each position: float64 (tokens, rope_dim / 2), in radians."""
-    base, scale = numbers.layer_rope(layer)
-    frequencies = base ** (-np.arange(0, numbers.rope_dim, 2, dtype=np.float64) / numbers.rope_dim)
-    if numbers.rope_factors is not None and not numbers.layer_window(layer):
-        frequencies = frequencies / numbers.rope_factors
-    return (positions / scale)[:, None] * frequencies
-
-
-def rotate(x: NDArray, angles: NDArray[np.float64], kind: Rope) -> NDArray:
-    """Turn the first 2 * angles.shape[1] elements of each head pairwise; (tokens, heads, head_dim).
+def rotate(x: NDArray, rotation: Rotation, positions: NDArray[np.int64]) -> NDArray:
+    """Turn pairs of each head's elements; (tokens, heads, head_dim).
 
     NORM pairs neighbours, NEOX the halves of the rotated part; the rest of a head stays.
     """
-    if kind is Rope.NONE:
-        return x
-    half = angles.shape[1]
-    cos, sin = (f(angles)[:, None, :].astype(x.dtype) for f in (np.cos, np.sin))
-    if kind is Rope.NORM:
-        first, second = slice(0, 2 * half, 2), slice(1, 2 * half, 2)
+    angles = positions[:, None] * rotation.frequencies
+    half, at = angles.shape[1], rotation.offset
+    cos, sin = (
+        (f(angles) * rotation.magnitude)[:, None, :].astype(x.dtype) for f in (np.cos, np.sin)
+    )
+    if rotation.kind is Rope.NORM:
+        first, second = slice(at, at + 2 * half, 2), slice(at + 1, at + 2 * half, 2)
     else:
-        first, second = slice(0, half), slice(half, 2 * half)
+        first, second = slice(at, at + half), slice(at + half, at + 2 * half)
     out = x.copy()
     out[..., first] = x[..., first] * cos - x[..., second] * sin
     out[..., second] = x[..., first] * sin + x[..., second] * cos
