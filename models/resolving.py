@@ -79,9 +79,7 @@ def resolve_architecture(declared: Architecture, gguf: "GGUFFile") -> Architectu
     names = dict(declared.tensor_names)
     if layer_name(declared, 0, "attn_norm_2") in gguf.tensors:  # Falcon 40B: a norm for each block
         names |= {"attn_norm": "attn_norm_2", "ffn_norm": "attn_norm"}
-    named = reader.value("hidden_activation")
-    if named is not None and named not in _ACTIVATIONS:
-        raise reader.unsupported("hidden_activation", named, ", ".join(_ACTIVATIONS))
+    named = reader.word("hidden_activation", _ACTIVATIONS, ", ".join(_ACTIVATIONS))
     return replace(
         declared,
         placement=placement,
