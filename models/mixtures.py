@@ -62,7 +62,9 @@ def read_latent(
     reader: MetadataReader, tensors: "Mapping[str, TensorInfo]", rope_dim: int
 ) -> Latent:
     """Latent attention's numbers; the file's tensors tell which of its two forms it has."""
+    # Some files have both forms' tensors, but this key only if they mean the newer one.
     absorbed = "blk.0.attn_k_b.weight" in tensors
+    absorbed = absorbed and reader.value("attention.key_length_mla") is not None
     q_rank = reader.count("attention.q_lora_rank", 0, zero=True)
     key_dim = reader.count("attention.key_length_mla" if absorbed else "attention.key_length")
     if rope_dim >= key_dim:
