@@ -43,6 +43,9 @@ _ACTIVATIONS = {
     "reglu": Activation.RELU,
 }
 
+# Optional tensors that all layers have if the first has them.
+_DECIDED = ("ffn_norm", "ffn_gate", "attn_q_norm", "attn_k_norm")
+
 
 def architecture_of(gguf: "GGUFFile") -> Architecture:
     """Find the declaration that `general.architecture` names.
@@ -83,7 +86,8 @@ def resolve_architecture(declared: Architecture, gguf: "GGUFFile") -> Architectu
         plain = up.shape[0] == reader.count("feed_forward_length")
         feed_forward = FeedForward.PLAIN if plain else FeedForward.FUSED
     names = dict(declared.tensor_names)
-    if layer_name(declared, 0, "attn_norm_2") in gguf.tensors:  # Falcon 40B: a norm for each block
+    second = layer_name(declared, 0, "attn_norm_2") in gguf.tensors
+    if placement is Placement.PARALLEL and second:  # Falcon 40B: a norm for each block
         names |= {"attn_norm": "attn_norm_2", "ffn_norm": "attn_norm"}
     named = reader.word("hidden_activation", _ACTIVATIONS, ", ".join(_ACTIVATIONS))
     return replace(
@@ -92,6 +96,7 @@ def resolve_architecture(declared: Architecture, gguf: "GGUFFile") -> Architectu
         feed_forward=feed_forward,
         qk_norm=QKNorm.NONE if lacks("attn_q_norm") else declared.qk_norm,
         activation=declared.activation if named is None else _ACTIVATIONS[named],
+        optional=tuple(name for name in declared.optional if name not in _DECIDED),
         tensor_names=names,
         causal=reader.flag("attention.causal", declared.causal),
         token_types=declared.token_types and "token_types.weight" in gguf.tensors

@@ -146,6 +146,9 @@ def test_what_a_declaration_leaves_open_is_settled_by_the_tensors() -> None:
     assert not resolved("qwen2", attention__causal=False).causal
     assert not resolved("bert").token_types
     assert resolved("falcon", "attn_norm_2").tensor_names["ffn_norm"] == "attn_norm"
+    # What the first layer has, the others need.
+    assert small.optional == large.optional == ()
+    assert resolved("gemma4", "attn_v").optional == ("attn_v", "layer_output_scale")
 
 
 @pytest.mark.parametrize(
