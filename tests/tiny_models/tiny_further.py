@@ -75,6 +75,32 @@ FURTHER: tuple[Tiny, ...] = (
         },
     ),
     model(
+        "ernie4_5-moe",
+        lambda layer: (
+            f"attn_norm {QKV} ffn_norm " + (GATED if layer == 0 else f"{EXPERTS} {SHARED} {BIAS}")
+        ),
+        layers=3,
+        ends="output_norm",
+        sizes=MOE,
+        metadata={
+            "expert_feed_forward_length": 64,
+            "expert_shared_count": 1,
+            "expert_shared_feed_forward_length": 64,
+            "interleave_moe_layer_step": 1,
+            "leading_dense_block_count": 1,
+        },
+    ),
+    model(
+        "qwen3vlmoe",
+        f"attn_norm {QKV} {QK_NORM} ffn_norm {EXPERTS}",
+        sizes=MOE,
+        metadata={
+            "expert_feed_forward_length": 64,
+            "rope.dimension_sections": [6, 5, 5, 0],
+            "n_deepstack_layers": 0,
+        },
+    ),
+    model(
         "phi2",
         "attn_norm+ attn_q+ attn_k+ attn_v+ attn_output+ ffn_up+ ffn_down+",
         ends="output_norm+ output+",
