@@ -26,12 +26,12 @@ CACHE_TYPES = tuple(_GROUP_BYTES)
 def head_bytes(hyperparameters: Hyperparameters, cache_type: str = "f16") -> int:
     """Bytes of one KV head's K and V in a page of one layer."""
     assert cache_type in CACHE_TYPES, cache_type
-    return 2 * PAGE_SIZE * hyperparameters.head_dim // 32 * _GROUP_BYTES[cache_type]
+    return 2 * PAGE_SIZE * hyperparameters.layers[0].key_dim // 32 * _GROUP_BYTES[cache_type]
 
 
 def layer_page_bytes(hyperparameters: Hyperparameters, cache_type: str = "f16") -> int:
     """Bytes of a page in one layer."""
-    return hyperparameters.num_kv_heads * head_bytes(hyperparameters, cache_type)
+    return hyperparameters.layers[0].num_kv_heads * head_bytes(hyperparameters, cache_type)
 
 
 def kv_bytes_per_page(hyperparameters: Hyperparameters, cache_type: str = "f16") -> int:

@@ -64,7 +64,7 @@ def build_program(
     max_tokens = MAX_ROWS if deterministic else -(-max_tokens // lanes) * lanes
     step = np.zeros(len(STEP), np.int64)
     arena, cache = Arena(), KVCache(numbers, num_pages, cache_type)
-    ropes = RopeTables(numbers.rope_dim, numbers.rope_factors)
+    ropes = RopeTables()
     logits = np.empty((MAX_LOGITS, numbers.vocab_size), np.float32)
     common = (weights, arena, cache, ropes, logits)
     exact, splits = activations == "float32", _splits(num_pages)
@@ -124,7 +124,8 @@ def _row_layouts(lanes: int) -> dict[int, int]:
 
 
 def _check_sizes(numbers: Hyperparameters) -> None:
-    sizes = numbers.head_dim, numbers.dim, numbers.ffn_dim
+    first = numbers.layers[0]
+    sizes = first.key_dim, numbers.dim, first.ffn_dim
     if any(size % 32 for size in sizes):
         raise UnsupportedModelError(
             "head, embedding and feed-forward sizes must be multiples of 32, this model has "
@@ -138,8 +139,9 @@ def _splits(num_pages: int) -> int:
 
 def _scratch_bytes(numbers: Hyperparameters, lanes: int) -> int:
     """What one thread needs of its own: the prefill tile in float32, or attention's page."""
-    longest = max(numbers.dim, numbers.ffn_dim, numbers.num_heads * numbers.head_dim)
+    first = numbers.layers[0]
+    longest = max(numbers.dim, first.ffn_dim, first.num_heads * first.key_dim)
     tile = 8 * 16 * 4 + TILE_ROWS * longest * 4 + 16 * longest
-    group = numbers.num_heads // numbers.num_kv_heads
-    attention = (3 * 32 + lanes) * numbers.head_dim * 4 + 32 * lanes * 4 + group * lanes * 8
+    group = first.num_heads // first.num_kv_heads
+    attention = (3 * 32 + lanes) * first.key_dim * 4 + 32 * lanes * 4 + group * lanes * 8
     return -(-(max(tile, attention) + 4096) // 4096) * 4096

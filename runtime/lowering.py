@@ -49,7 +49,7 @@ class Lowering(Builder):
         )
         self.logits = logits
         self._attention = AttentionLowering(self, max_splits=max_splits)
-        ffn_dim = self.numbers.ffn_dim
+        ffn_dim = self.numbers.layers[0].ffn_dim
         self._gate, self._up = self.buffer(ffn_dim), self.buffer(ffn_dim)
 
     # -- the forward pass ------------------------------------------------------------------------
@@ -79,24 +79,22 @@ class Lowering(Builder):
         n, prefix = self.numbers, f"blk.{layer}."
         names = [f"{prefix}ffn_{p}.weight" for p in ("gate", "up", "down")]
         x = self.input("ffn", n.dim, *names[:2])
-        y = self.input("ffn_down", n.ffn_dim, names[2])
+        y = self.input("ffn_down", n.layers[0].ffn_dim, names[2])
         ops = [
             self.norm(self.hidden, f"{prefix}ffn_norm.weight", x),
-            self.matmul(names[0], x, self._gate, n.ffn_dim, barrier=False),
-            self.matmul(names[1], x, self._up, n.ffn_dim),
+            self.matmul(names[0], x, self._gate, n.layers[0].ffn_dim, barrier=False),
+            self.matmul(names[1], x, self._up, n.layers[0].ffn_dim),
             self.op(
                 f"activation:activate_{self.kind}",
                 ACTIVATE,
                 gate=self._gate,
                 up=self._up,
-                stride=n.ffn_dim if self.lanes else 4 * n.ffn_dim,
-                columns=n.ffn_dim,
+                stride=n.layers[0].ffn_dim if self.lanes else 4 * n.layers[0].ffn_dim,
+                columns=n.layers[0].ffn_dim,
                 kind=self.architecture.activation.value,
                 **y.fields(),
             ),
-            self.matmul(
-                names[2], y, self.block_out, n.dim, residual=not self.architecture.post_norms
-            ),
+            self.matmul(names[2], y, self.block_out, n.dim, residual=not self.sandwich),
         ]
         return ops + self.add_block(f"{prefix}post_ffw_norm.weight")
 

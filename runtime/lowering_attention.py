@@ -1,13 +1,10 @@
 """Attention of one layer as ops: q/k/v, rotation, pages, the attention itself, its projection."""
 
-import math
-
+from ..models.architecture import QKNorm
 from .arena import Activations
 from .kernels.records import ACTIVATE, ATTENTION, COMBINE, MAX_GROUP, ROPE, ROPE_TABLE
 from .lowering_base import Builder
 from .program import Op
-
-RopeKey = tuple[float, float, bool]  # base, scale, whether the model's factors apply
 
 
 class AttentionLowering:
@@ -21,10 +18,12 @@ class AttentionLowering:
         self._builder = builder
         n = builder.numbers
         self._qkv = builder.buffer(builder.q_dim + 2 * builder.kv_dim)
-        self._tables: dict[RopeKey, int] = {}  # addresses of the tables as they lie in lanes
+        self._tables: dict[int, int] = {}  # addresses of the tables as they lie in lanes
         # Each head's pieces: maximum, sum, padding, then the values; split by split, so that memory
         # is committed for as many splits as the longest sequence had.
-        self._split_stride = builder.capacity * n.num_heads * (n.head_dim + 16) * 4
+        self._split_stride = (
+            builder.capacity * n.layers[0].num_heads * (n.layers[0].key_dim + 16) * 4
+        )
         self._partial = builder.arena.allocate(max_splits * self._split_stride)
         if builder.lanes:
             self._attended, self._q_rows = (
@@ -35,19 +34,19 @@ class AttentionLowering:
     def tables(self) -> list[Op]:
         """In lanes: the rotation angles of the step's tokens, once for all layers."""
         b, n, ops = self._builder, self._builder.numbers, []
-        if not b.lanes or not b.architecture.rope.value:
+        if not b.lanes:
             return []
-        for layer in range(n.num_layers):
-            key = self._rope_key(layer)
-            if key not in self._tables:
-                self._tables[key] = b.buffer(n.rope_dim)
+        for layer in n.layers:
+            rotation = layer.rotation
+            if rotation is not None and id(rotation) not in self._tables:
+                self._tables[id(rotation)] = out = b.buffer(rotation.dim)
                 ops.append(
                     b.op(
                         "rope:rope_table_lanes",
                         ROPE_TABLE,
-                        table_at=b.ropes.cell(*key),
-                        rope_dim=n.rope_dim,
-                        out=self._tables[key],
+                        table_at=b.ropes.cell(rotation),
+                        rope_dim=rotation.dim,
+                        out=out,
                     )
                 )
         return ops
@@ -62,11 +61,10 @@ class AttentionLowering:
         x = b.input("attn", n.dim, *(f"{prefix}attn_{p}.weight" for p in parts))
         ops = [b.norm(b.hidden, f"{prefix}attn_norm.weight", x)]
         for part in parts:
-            bias = f"{prefix}attn_{part}.bias" if b.architecture.qkv_bias else ""
             name = f"{prefix}attn_{part}.weight"
-            ops.append(b.matmul(name, x, at[part], columns, bias=bias, barrier=part == "v"))
+            ops.append(b.matmul(name, x, at[part], columns, barrier=part == "v"))
         stride = columns if b.lanes else 4 * columns
-        name, residual = f"{prefix}attn_output.weight", not b.architecture.post_norms
+        name, residual = f"{prefix}attn_output.weight", not b.sandwich
         y = b.input("attn_out", b.q_dim, name)
         ops += [
             self._rope(layer, at, stride),
@@ -75,11 +73,6 @@ class AttentionLowering:
             b.matmul(name, y, b.block_out, n.dim, residual=residual),
         ]
         return ops + b.add_block(f"{prefix}post_attention_norm.weight")
-
-    def _rope_key(self, layer: int) -> RopeKey:
-        """Which rope table a layer uses."""
-        n = self._builder.numbers
-        return *n.layer_rope(layer), not n.layer_window(layer)
 
     def _pages(self, layer: int) -> dict[str, int]:
         """Where a layer's K and V lie."""
@@ -92,11 +85,16 @@ class AttentionLowering:
 
     def _rope(self, layer: int, at: dict[str, int], stride: int) -> Op:
         """Norms of q and k, rotation, and K and V into their pages."""
-        b, n, key = self._builder, self._builder.numbers, self._rope_key(layer)
+        b, n = self._builder, self._builder.numbers
+        numbers = n.layers[layer]
+        rotation = numbers.rotation
+        table = 0
+        if rotation is not None:
+            table = self._tables[id(rotation)] if b.lanes else b.ropes.cell(rotation)
         rows = {"q_rows": self._q_rows, "q_rows_stride": 4 * b.q_dim} if b.lanes else {}
 
         def norm(part: str) -> int:
-            if not b.architecture.qk_norm:
+            if b.architecture.qk_norm is QKNorm.NONE:
                 return 0
             return b.arena.keep(b.weights.f32(f"blk.{layer}.attn_{part}_norm.weight"))
 
@@ -105,16 +103,16 @@ class AttentionLowering:
             ROPE,
             **at,
             stride=stride,
-            num_heads=n.num_heads,
-            num_kv_heads=n.num_kv_heads,
-            head_dim=n.head_dim,
-            rope_dim=n.rope_dim,
-            kind=b.architecture.rope.value,
-            table_at=self._tables.get(key, 0) if b.lanes else b.ropes.cell(*key),
+            num_heads=n.layers[0].num_heads,
+            num_kv_heads=n.layers[0].num_kv_heads,
+            head_dim=n.layers[0].key_dim,
+            rope_dim=rotation.dim if rotation else 0,
+            kind=rotation.kind.value if rotation else 0,
+            table_at=table,
             q_norm=norm("q"),
             k_norm=norm("k"),
             eps=float(n.norm_eps),
-            q_scale=float(n.attention_scale or 1 / math.sqrt(n.head_dim)),
+            q_scale=float(numbers.attention_scale),
             **rows,
             **self._pages(layer),
         )
@@ -122,13 +120,13 @@ class AttentionLowering:
     def _attend(self, layer: int, q: int, stride: int) -> list[Op]:
         """Attention over the pages: pieces of each head; in lanes of the packed tokens only."""
         b, n = self._builder, self._builder.numbers
-        group = n.num_heads // n.num_kv_heads
+        group = n.layers[0].num_heads // n.layers[0].num_kv_heads
         each = max(g for g in range(1, MAX_GROUP + 1) if group % g == 0)
         fields = {
-            "num_kv_heads": n.num_kv_heads,
+            "num_kv_heads": n.layers[0].num_kv_heads,
             "group": group,
-            "head_dim": n.head_dim,
-            "window": n.layer_window(layer),
+            "head_dim": n.layers[0].key_dim,
+            "window": n.layers[layer].window,
             "softcap": float(n.attention_softcap),
             **self._pages(layer),
         }
@@ -167,9 +165,9 @@ class AttentionLowering:
             "num_packed" if b.lanes else "num_tokens",
             partial=self._partial,
             split_stride=self._split_stride,
-            num_heads=n.num_heads,
-            head_dim=n.head_dim,
-            window=n.layer_window(layer),
+            num_heads=n.layers[0].num_heads,
+            head_dim=n.layers[0].key_dim,
+            window=n.layers[layer].window,
             **({"out": self._attended, "out_stride": b.q_dim} if b.lanes else into.fields()),
         )
         if not b.lanes:

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from ..models.architecture import Placement
 from ..models.weights import Weights
 from ..quant import format_of
 from ..quant.target import target
@@ -38,12 +39,15 @@ class Builder:
     ) -> None:
         self.weights, self.arena, self.cache, self.ropes = weights, arena, cache, ropes
         self.numbers, self.architecture = weights.hyperparameters, weights.architecture
+        self.sandwich = self.architecture.placement is Placement.SANDWICH
         self.exact, self.capacity, self.lanes, self.width = exact, capacity, lanes, width
         self.kind = "lanes" if lanes else "rows"
         n = self.numbers
-        self.q_dim, self.kv_dim = n.num_heads * n.head_dim, n.num_kv_heads * n.head_dim
+        first = n.layers[0]
+        self.q_dim = first.num_heads * first.key_dim
+        self.kv_dim = first.num_kv_heads * first.key_dim
         self.hidden = hidden or self.buffer(n.dim)
-        self.block_out = self.buffer(n.dim) if self.architecture.post_norms else self.hidden
+        self.block_out = self.buffer(n.dim) if self.sandwich else self.hidden
         self._inputs: dict[tuple[int, int, str], Activations] = {}
 
     def buffer(self, columns: int) -> int:
@@ -107,13 +111,13 @@ class Builder:
         out: int,
         out_columns: int,
         *,
-        bias: str = "",
         residual: bool = False,
         barrier: bool = True,
         count: str = "num_tokens",
         softcap: float = 0.0,
     ) -> Op:
         info, order = self._tensor(name), self._order(name)
+        bias = name.removesuffix(".weight") + ".bias"
         rows, columns = info.shape
         fmt = format_of(info.type_id, name)
         file, kind = ("matmul_lanes", "lanes") if self.lanes else ("matmul", "rows")
@@ -133,7 +137,7 @@ class Builder:
             chunk=_chunk(fmt.row_bytes(columns)),
             out=out,
             out_stride=out_columns if self.lanes else 4 * out_columns,
-            bias=self.arena.keep(self.weights.f32(bias)) if bias else 0,
+            bias=self.arena.keep(self.weights.f32(bias)) if self.weights.optional(bias) else 0,
             residual=int(residual),
             softcap=float(softcap),
             **source.input_of(order),
@@ -141,7 +145,7 @@ class Builder:
 
     def add_block(self, weight: str) -> list[Op]:
         """The norm after a block and the residual addition, where the architecture has them."""
-        if not self.architecture.post_norms:
+        if not self.sandwich:
             return []
         n = self.numbers
         return [

@@ -3,40 +3,36 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from ..models.architecture import Rotation
+
 _FIRST = 512  # positions at first; doubled as needed
 
 
 class RopeTables:
-    """One table a (base, scale, with factors): float32 [position][cos, sin][rope_dim / 2].
+    """One table a rotation: float32 [position][cos, sin][its pairs].
 
     Kernels reach a table through a cell that holds its address, since it moves when it grows.
     """
 
-    def __init__(self, rope_dim: int, factors: NDArray[np.float32] | None) -> None:
-        self._dim, self._factors = rope_dim, factors
-        self._tables: dict[tuple[float, float, bool], NDArray[np.float32]] = {}
-        self._cells: dict[tuple[float, float, bool], NDArray[np.int64]] = {}
+    def __init__(self) -> None:
+        self._rotations: dict[int, Rotation] = {}
+        self._tables: dict[int, NDArray[np.float32]] = {}
+        self._cells: dict[int, NDArray[np.int64]] = {}
         self._length = _FIRST
 
-    def cell(self, base: float, scale: float, factors: bool) -> int:
-        """Address of the cell that holds the address of a table.
-
-        `factors` says whether the model's frequency factors apply: sliding layers go without.
-        """
-        key = (base, scale, factors)
+    def cell(self, rotation: Rotation) -> int:
+        """Address of the cell that holds the address of a rotation's table."""
+        key = id(rotation)
         if key not in self._cells:
-            self._cells[key] = np.zeros(1, np.int64)
+            self._cells[key], self._rotations[key] = np.zeros(1, np.int64), rotation
             self._build(key)
         return self._cells[key].ctypes.data
 
-    def _build(self, key: tuple[float, float, bool]) -> None:
-        base, scale, factors = key
-        frequencies = base ** (-np.arange(0, self._dim, 2, dtype=np.float64) / self._dim)
-        if factors and self._factors is not None:
-            frequencies = frequencies / self._factors
-        angles = np.arange(self._length, dtype=np.float64)[:, None] / scale * frequencies
-        table = np.concatenate([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
-        self._tables[key] = np.ascontiguousarray(table)
+    def _build(self, key: int) -> None:
+        rotation = self._rotations[key]
+        angles = np.arange(self._length, dtype=np.float64)[:, None] * rotation.frequencies
+        table = np.concatenate([np.cos(angles), np.sin(angles)], axis=1) * rotation.magnitude
+        self._tables[key] = np.ascontiguousarray(table, np.float32)
         self._cells[key][0] = self._tables[key].ctypes.data
 
     def reach(self, length: int) -> None:

@@ -1,10 +1,17 @@
-"""The architectures that are run, one declaration a file."""
+"""The architectures that are run: each module here but this one declares one, as ARCHITECTURE."""
+
+import importlib
+import pkgutil
 
 from ..architecture import Architecture
-from . import gemma3, llama, qwen2
 
 __all__ = ["ARCHITECTURES"]
 
+
+def _declared(module: str) -> Architecture:
+    return importlib.import_module(f".{module}", __name__).ARCHITECTURE
+
+
 ARCHITECTURES: dict[str, Architecture] = {
-    module.ARCHITECTURE.name: module.ARCHITECTURE for module in (llama, qwen2, gemma3)
+    found.name: found for found in (_declared(info.name) for info in pkgutil.iter_modules(__path__))
 }
