@@ -36,7 +36,7 @@ NORM_ADD = _offsets("NormAdd", _OP + "x x_stride weight eps columns y y_stride")
 MATMUL = _offsets(
     "Matmul",
     _OP + "weight row_bytes num_rows columns chunk q q_stride scale scale_stride sums "
-    "out out_stride bias residual softcap",
+    "out out_stride bias factor residual softcap",
 )
 ROPE = _offsets(
     "Rope",
