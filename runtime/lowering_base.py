@@ -8,7 +8,7 @@ from ..quant import format_of
 from ..quant.target import target
 from .arena import Activations, Arena
 from .cache import KVCache
-from .kernels.records import ACTIVATION_ORDER, FLOAT, MATMUL, NORM, NORM_ADD
+from .kernels.records import ACTIVATION_ORDER, FLOAT, MATMUL, NATURAL, NORM, NORM_ADD
 from .program import Op
 from .rope_table import RopeTables
 
@@ -66,19 +66,28 @@ class Builder:
         """An op of a kernel; `count` is the step field that says how many tokens it handles."""
         return Op(f"runtime.kernels.cpu.{kernel}", layout, count, fields, barrier)
 
-    def _order(self, name: str) -> int:
-        """The activation order that a tensor's matmul reads."""
-        fmt = format_of(self._tensor(name).type_id, name).name.lower()
-        return FLOAT if self.exact else ACTIVATION_ORDER.get(fmt, FLOAT)
+    def _order(self, name: str, source_columns: int) -> int:
+        """The activation order that a tensor's matmul reads.
+
+        In rows, a piece of a wider input has the orders that mix 128 columns only if it is whole
+        ones: others are read as they are.
+        """
+        info = self._tensor(name)
+        order = ACTIVATION_ORDER.get(format_of(info.type_id, name).name.lower(), FLOAT)
+        columns = info.shape[-1]
+        piece = columns != source_columns and columns % 128 != 0
+        if self.exact or (piece and order != NATURAL and not self.lanes and not self.width):
+            return FLOAT
+        return order
 
     def _tensor(self, name: str) -> "TensorInfo":
         return self.weights.output if name == "output.weight" else self.weights.tensor(name)
 
     def input(self, tag: str, columns: int, *consumers: str) -> Activations:
-        """The quantized input that the named tensors read."""
+        """The quantized input that the named tensors read, or pieces of it."""
         orders = 0
         for name in consumers:
-            orders |= self._order(name)
+            orders |= self._order(name, columns)
         key = (columns, orders, tag)
         if key not in self._inputs:
             size = self.arena, self.capacity, columns, orders
@@ -115,11 +124,24 @@ class Builder:
         barrier: bool = True,
         count: str = "num_tokens",
         softcap: float = 0.0,
+        scale: float = 1.0,
+        rows: tuple[int, int] | None = None,
+        columns_at: int = 0,
+        part: int | None = None,
     ) -> Op:
-        info, order = self._tensor(name), self._order(name)
-        bias = name.removesuffix(".weight") + ".bias"
-        rows, columns = info.shape
+        """softcap(scale * (W x + bias) + residual) of one tensor, at `out`.
+
+        out: a buffer of `out_columns` columns; add to its address to write into later columns.
+        rows: (first, number) of the tensor's; all by default. columns_at: where in a wider source
+        the input begins, a multiple of 32 (in rows of 128, for formats that mix so many). part:
+        which matrix of a tensor of three dimensions.
+        """
+        info, order = self._tensor(name), self._order(name, source.columns)
+        columns = info.shape[-1]
+        first, count_rows = rows or (0, info.shape[-2])
         fmt = format_of(info.type_id, name)
+        skipped = (part or 0) * info.shape[-2] + first
+        assert columns_at + columns <= source.columns, name
         file, kind = ("matmul_lanes", "lanes") if self.lanes else ("matmul", "rows")
         if order == FLOAT:
             kind = f"float_{kind}"
@@ -130,18 +152,26 @@ class Builder:
             MATMUL,
             count,
             barrier,
-            weight=self.arena.keep(info.data),
+            weight=self.arena.keep(info.data) + skipped * fmt.row_bytes(columns),
             row_bytes=fmt.row_bytes(columns),
-            num_rows=rows,
+            num_rows=count_rows,
             columns=columns,
             chunk=_chunk(fmt.row_bytes(columns)),
             out=out,
             out_stride=out_columns if self.lanes else 4 * out_columns,
-            bias=self.arena.keep(self.weights.f32(bias)) if self.weights.optional(bias) else 0,
+            bias=self.bias(name, skipped),
+            factor=float(scale),
             residual=int(residual),
             softcap=float(softcap),
-            **source.input_of(order),
+            **source.input_of(order, columns_at),
         )
+
+    def bias(self, name: str, first: int = 0) -> int:
+        """Address of the bias beside a weight, from its value `first` on; 0 where there is none."""
+        bias = name.removesuffix(".weight") + ".bias"
+        if self.weights.optional(bias) is None:
+            return 0
+        return self.arena.keep(self.weights.f32(bias)) + 4 * first
 
     def add_block(self, weight: str) -> list[Op]:
         """The norm after a block and the residual addition, where the architecture has them."""

@@ -42,7 +42,7 @@ NORM_ADD = _offsets("NormAdd", _OP + "x x_stride weight bias eps columns kind y 
 MATMUL = _offsets(
     "Matmul",
     _OP + "weight row_bytes num_rows columns chunk q q_stride scale scale_stride sums "
-    "out out_stride bias residual softcap",
+    "out out_stride bias factor residual softcap",
 )
 # `k_step`, `v_step`: from one head to the next, bytes or columns. `shared`: 0, or the address of the
 # rotated part that all heads of K have in common. `norm_step`: bytes to the next head's weights.
