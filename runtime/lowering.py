@@ -10,6 +10,7 @@ from .cache import KVCache
 from .kernels.records import ACTIVATE, EMBED, GATHER
 from .lowering_attention import AttentionLowering
 from .lowering_base import Builder
+from .lowering_latent import LatentLowering
 from .placement import Block, enter, leave, project
 from .program import Op
 from .rope_table import RopeTables
@@ -50,7 +51,9 @@ class Lowering(Builder):
             hidden=hidden,
         )
         self.logits = logits
-        self._attention = AttentionLowering(self, max_splits=max_splits)
+        latent = self.numbers.latent is not None
+        lowering = LatentLowering if latent else AttentionLowering
+        self._attention = lowering(self, max_splits=max_splits)
         ffn_dim = max(layer.ffn_dim for layer in self.numbers.layers)
         self._gate, self._up = self.buffer(ffn_dim), self.buffer(ffn_dim)
 
@@ -93,7 +96,9 @@ class Lowering(Builder):
             ops, x = enter(self, layer, Block.ATTENTION, *attention)
             ops += self._attention.layer(layer, x) + leave(self, layer, Block.ATTENTION)
             more, x = enter(self, layer, Block.FEED_FORWARD, *ffn)
-            return ops + more + self._feed_forward(layer, x) + leave(self, layer, Block.FEED_FORWARD)
+            return (
+                ops + more + self._feed_forward(layer, x) + leave(self, layer, Block.FEED_FORWARD)
+            )
         if self.weights.layer_optional(layer, "ffn_norm") is None:
             ops, x = enter(self, layer, Block.ATTENTION, *attention, *ffn)
             return ops + self._attention.layer(layer, x) + self._feed_forward(layer, x)
