@@ -5,7 +5,7 @@ An `Architecture` is data: one forward pass (runtime/forward.py) and one referen
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 import numpy as np
@@ -45,7 +45,8 @@ class Placement(Enum):
     """Where a block f (attention, feed-forward) has its norms, x being the hidden state.
 
     PRE: x + f(norm(x)). SANDWICH: x + post(f(norm(x))). POST: x + post(f(x)).
-    RESIDUAL: norm(x + f(x)), as in BERT. PARALLEL: x + attention(norm(x)) + ffn(norm(x)), one norm.
+    RESIDUAL: norm(x + f(x)), as in BERT. PARALLEL: x + attention(norm(x)) + ffn(norm(x)), one norm,
+    or the feed-forward block's own (of the same x) where the file has an ffn_norm.
     """
 
     PRE = 0
@@ -69,8 +70,8 @@ class FeedForward(Enum):
 class QKNorm(Enum):
     """A norm of q and k before their rotation, of the architecture's kind.
 
-    HEAD: of each head, one weight for all (head). HEADS: of each head, its own weight (heads, head).
-    WHOLE: over all heads at once, weight (heads * head).
+    HEAD: of each head, one weight for all (head). HEADS: of each head, its own weight
+    (heads, head). WHOLE: over all heads at once, weight (heads * head).
     """
 
     NONE = 0
@@ -121,14 +122,25 @@ class Architecture:
     full_first: bool = False  # of n layers the first sees everything, not the last
     window_symmetric: bool = False  # a query sees as far forwards as backwards, half each
     window_rope_base: float | None = None  # the sliding layers' own rope base; None: the same
+    window_rope_scaled: bool = True  # False: the sliding layers turn without scaling or factors
     window_only_rope: bool = False  # where there are windows, the layers that see all don't rotate
     no_rope_every: int = 0  # n: every nth layer doesn't rotate (NoPE)
+    rope_switch: bool = False  # rope.scaling.finetuned = false means that nothing rotates
+    attention_scale: float = 0.0  # factor of q.k; 0: one over the root of a head's size
+    width_scaled_layers: int = 0  # a model of so many layers takes dim / heads for a head's size
+    attention_softcap: float = 0.0  # where the file names none; likewise:
+    final_softcap: float = 0.0
+    logit_divisor: bool = False  # the file's logit_scale divides, and does not multiply
     normalize_experts: bool = False  # the chosen experts' probabilities are made to sum to 1
     gating: Gating = Gating.SOFTMAX  # where the file names none
     shared_gate: bool = False  # the shared experts' output is multiplied by a sigmoid of its own
     parallel_experts: bool = False  # Gemma 4: experts beside a dense block, with norms of their own
     per_layer_embedding: bool = False  # Gemma 4's E models: a second embedding, used in each layer
-    optional: tuple[str, ...] = ()  # layer tensors that a file may lack, and what they stand for
+    head_mean: bool = False  # a classifier's head reads the mean, where the file names nothing else
+    head_gelu: bool = False  # and has a GELU inside, not a tanh
+    head_softmax: bool = False  # its results are made probabilities
+    required: tuple[str, ...] = ()  # keys without which a file can't be run
+    optional: tuple[str, ...] = ()  # tensors that a file may lack, and what they stand for
     tensor_names: Mapping[str, str] = field(default_factory=dict, hash=False)  # ours -> the file's
 
 
@@ -233,6 +245,22 @@ class Hyperparameters:
     alibi_bias: float = 0.0
     per_layer_dim: int = 0  # of Gemma 4's second embedding, a layer
     num_labels: int = 0  # of a classifier's or reranker's head; 0: no head
+    head_pooling: str = ""  # what the head reads: "cls", "last" or "mean"
+
+    def for_context(self, context_length: int) -> "Hyperparameters":
+        """The numbers in a context of so many tokens: each rotation the one that applies."""
+        chosen = {id(r): r.for_context(context_length) for r in self.rotations}
+        layers = tuple(
+            layer if layer.rotation is None else replace(layer, rotation=chosen[id(layer.rotation)])
+            for layer in self.layers
+        )
+        return replace(self, layers=layers)
+
+    @property
+    def rotations(self) -> tuple[Rotation, ...]:
+        """The different rotations; layers that turn alike share one object."""
+        found = {id(r): r for layer in self.layers if (r := layer.rotation) is not None}
+        return tuple(found.values())
 
     @property
     def num_layers(self) -> int:
