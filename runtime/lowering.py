@@ -2,13 +2,15 @@
 
 import numpy as np
 
+from ..models.architecture import Placement
 from ..models.weights import Weights
 from ..quant import format_of
-from .arena import Arena
+from .arena import Activations, Arena
 from .cache import KVCache
 from .kernels.records import ACTIVATE, EMBED, GATHER
 from .lowering_attention import AttentionLowering
 from .lowering_base import Builder
+from .placement import Block, enter, leave, project
 from .program import Op
 from .rope_table import RopeTables
 
@@ -49,54 +51,79 @@ class Lowering(Builder):
         )
         self.logits = logits
         self._attention = AttentionLowering(self, max_splits=max_splits)
-        ffn_dim = self.numbers.layers[0].ffn_dim
+        ffn_dim = max(layer.ffn_dim for layer in self.numbers.layers)
         self._gate, self._up = self.buffer(ffn_dim), self.buffer(ffn_dim)
 
     # -- the forward pass ------------------------------------------------------------------------
     def body(self) -> list[Op]:
         """Token ids -> the last hidden state."""
-        n, info = self.numbers, self.weights.tensor("token_embd.weight")
-        fmt = format_of(info.type_id, "token_embd.weight")
-        ops = [
-            self.op(
-                f"embedding:embed_{self.kind}_{fmt.name.lower()}",
-                EMBED,
-                weight=self.arena.keep(info.data),
-                row_bytes=fmt.row_bytes(n.dim),
-                columns=n.dim,
-                scale=float(n.embedding_scale),
-                out=self.hidden,
-                out_stride=4 * n.dim,
-            )
-        ]
-        ops += self._attention.tables()
-        for layer in range(n.num_layers):
-            ops += self._attention.layer(layer)
-            ops += self._feed_forward(layer)
+        ops = [*self._embed(), *self._attention.tables()]
+        for layer in range(self.numbers.num_layers):
+            ops += self._layer(layer)
         return ops
 
-    def _feed_forward(self, layer: int) -> list[Op]:
-        n, prefix = self.numbers, f"blk.{layer}."
-        names = [f"{prefix}ffn_{p}.weight" for p in ("gate", "up", "down")]
-        x = self.input("ffn", n.dim, *names[:2])
-        y = self.input("ffn_down", n.layers[0].ffn_dim, names[2])
-        ops = [
-            self.norm(self.hidden, f"{prefix}ffn_norm.weight", x),
-            self.matmul(names[0], x, self._gate, n.layers[0].ffn_dim, barrier=False),
-            self.matmul(names[1], x, self._up, n.layers[0].ffn_dim),
+    def _embed(self) -> list[Op]:
+        n, info = self.numbers, self.weights.tensor("token_embd.weight")
+        fmt = format_of(info.type_id, "token_embd.weight")
+        more: dict[str, int] = {}
+        if self.architecture.position_embedding:
+            rows = self.weights.f32("position_embd.weight")
+            more |= {"position_rows": self.arena.keep(rows), "num_positions": len(rows)}
+        if self.architecture.token_types:
+            row = self.weights.f32("token_types.weight")[0]
+            more |= {"constant_row": self.arena.keep(row)}
+        embed = self.op(
+            f"embedding:embed_{self.kind}_{fmt.name.lower()}",
+            EMBED,
+            weight=self.arena.keep(info.data),
+            row_bytes=fmt.row_bytes(n.dim),
+            columns=n.dim,
+            scale=float(n.embedding_scale),
+            out=self.hidden,
+            out_stride=4 * n.dim,
+            **more,
+        )
+        if not self.architecture.embedding_norm:
+            return [embed]
+        return [embed, self.norm(self.hidden, "token_embd_norm.weight", out=self.hidden)]
+
+    def _layer(self, layer: int) -> list[Op]:
+        attention, ffn = self._attention.readers(layer), self._readers(layer)
+        if self.architecture.placement is not Placement.PARALLEL:
+            ops, x = enter(self, layer, Block.ATTENTION, *attention)
+            ops += self._attention.layer(layer, x) + leave(self, layer, Block.ATTENTION)
+            more, x = enter(self, layer, Block.FEED_FORWARD, *ffn)
+            return ops + more + self._feed_forward(layer, x) + leave(self, layer, Block.FEED_FORWARD)
+        if self.weights.layer_optional(layer, "ffn_norm") is None:
+            ops, x = enter(self, layer, Block.ATTENTION, *attention, *ffn)
+            return ops + self._attention.layer(layer, x) + self._feed_forward(layer, x)
+        ops, x = enter(self, layer, Block.ATTENTION, *attention)
+        more, y = enter(self, layer, Block.FEED_FORWARD, *ffn)
+        return ops + more + self._attention.layer(layer, x) + self._feed_forward(layer, y)
+
+    def _readers(self, layer: int) -> list[str]:
+        """The names of the feed-forward block's matrices that read its input."""
+        return [self.weights.name(layer, f"ffn_{part}") for part in ("gate", "up")]
+
+    def _feed_forward(self, layer: int, x: Activations) -> list[Op]:
+        gate, up = self._readers(layer)
+        down, ffn_dim = self.weights.name(layer, "ffn_down"), self.numbers.layers[layer].ffn_dim
+        y = self.input("ffn_down", ffn_dim, down)
+        return [
+            self.matmul(gate, x, self._gate, ffn_dim, barrier=False),
+            self.matmul(up, x, self._up, ffn_dim),
             self.op(
                 f"activation:activate_{self.kind}",
                 ACTIVATE,
                 gate=self._gate,
                 up=self._up,
-                stride=n.layers[0].ffn_dim if self.lanes else 4 * n.layers[0].ffn_dim,
-                columns=n.layers[0].ffn_dim,
+                stride=self.stride(ffn_dim),
+                columns=ffn_dim,
                 kind=self.architecture.activation.value,
                 **y.fields(),
             ),
-            self.matmul(names[2], y, self.block_out, n.dim, residual=not self.sandwich),
+            project(self, down, y),
         ]
-        return ops + self.add_block(f"{prefix}post_ffw_norm.weight")
 
     # -- logits ----------------------------------------------------------------------------------
     def tail(self, hidden: int, *, lanes: bool = False) -> list[Op]:
@@ -104,6 +131,7 @@ class Lowering(Builder):
         n = self.numbers
         rows = self.arena.allocate(self.capacity * n.dim * 4)
         x = self.input("output", n.dim, "output.weight")
+        output_norm = "output_norm.weight" if self.architecture.output_norm else None
         return [
             self.op(
                 f"gather:gather_{'lanes' if lanes else 'rows'}",
@@ -115,7 +143,7 @@ class Lowering(Builder):
                 out=rows,
                 out_stride=4 * n.dim,
             ),
-            self.norm(rows, "output_norm.weight", x, "num_outputs"),
+            self.norm(rows, output_norm, x, count="num_outputs"),
             self.matmul(
                 "output.weight",
                 x,
@@ -123,5 +151,6 @@ class Lowering(Builder):
                 n.vocab_size,
                 count="num_outputs",
                 softcap=n.final_softcap,
+                scale=n.logit_scale,
             ),
         ]

@@ -2,13 +2,15 @@
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ..models.architecture import Placement
 from ..models.weights import Weights
 from ..quant import format_of
 from ..quant.target import target
 from .arena import Activations, Arena
 from .cache import KVCache
-from .kernels.records import ACTIVATION_ORDER, FLOAT, MATMUL, NATURAL, NORM, NORM_ADD
+from .kernels.records import ACTIVATION_ORDER, FLOAT, MATMUL, NATURAL, NORM, NORM_NONE
 from .program import Op
 from .rope_table import RopeTables
 
@@ -39,20 +41,28 @@ class Builder:
     ) -> None:
         self.weights, self.arena, self.cache, self.ropes = weights, arena, cache, ropes
         self.numbers, self.architecture = weights.hyperparameters, weights.architecture
-        self.sandwich = self.architecture.placement is Placement.SANDWICH
         self.exact, self.capacity, self.lanes, self.width = exact, capacity, lanes, width
         self.kind = "lanes" if lanes else "rows"
-        n = self.numbers
-        first = n.layers[0]
-        self.q_dim = first.num_heads * first.key_dim
-        self.kv_dim = first.num_kv_heads * first.key_dim
-        self.hidden = hidden or self.buffer(n.dim)
-        self.block_out = self.buffer(n.dim) if self.sandwich else self.hidden
+        # What a block gives is added to the hidden state at once, or normed before it is added.
+        normed = Placement.SANDWICH, Placement.POST
+        self.block_residual = self.architecture.placement not in normed
+        self.block_scale = self.numbers.residual_scale if self.block_residual else 1.0
+        self.hidden = hidden or self.buffer(self.numbers.dim)
+        self.block_out = self.hidden if self.block_residual else self.buffer(self.numbers.dim)
         self._inputs: dict[tuple[int, int, str], Activations] = {}
+        self._ones: dict[int, int] = {}
 
     def buffer(self, columns: int) -> int:
         """Address of a float32 buffer of `columns` a token."""
         return self.arena.allocate(self.capacity * columns * 4)
+
+    def stride(self, columns: int) -> int:
+        """From a token of a buffer of `columns` to the next: bytes, in lanes columns."""
+        return columns if self.lanes else 4 * columns
+
+    def column(self, buffer: int, column: int) -> int:
+        """Address of a buffer's column, of the first token or block."""
+        return buffer + 4 * column * (self.lanes or 1)
 
     def op(
         self,
@@ -99,19 +109,55 @@ class Builder:
                 self._inputs[key] = Activations.rows(*size)
         return self._inputs[key]
 
-    def norm(self, x: int, weight: str, into: Activations, count: str = "num_tokens") -> Op:
-        n = self.numbers
+    def norm(
+        self,
+        x: int,
+        name: str | None,
+        into: Activations | None = None,
+        *,
+        columns: int = 0,
+        width: int = 0,
+        out: int = 0,
+        count: str = "num_tokens",
+        barrier: bool = True,
+    ) -> Op:
+        """The norm of a buffer with the named weight; without a name, the values as they are.
+
+        columns, width: of what is normed, and of the buffer that it is a part of; the model's by
+        default. out: where the float32 values go as well: x itself, or a buffer as wide.
+        """
+        columns = columns or self.numbers.dim
         return self.op(
             f"norm:norm_{self.kind}",
             NORM,
             count,
+            barrier,
             x=x,
-            x_stride=4 * n.dim,
-            weight=self.arena.keep(self.weights.f32(weight)),
-            eps=float(n.norm_eps),
-            columns=n.dim,
-            **into.fields(),
+            x_stride=self.stride(width or columns),
+            out=out,
+            columns=columns,
+            **self.norm_fields(name, columns),
+            **(into.fields() if into else {}),
         )
+
+    def norm_fields(self, name: str | None, columns: int) -> dict[str, int | float]:
+        """The fields of records that say which norm it is."""
+        if name is None:
+            return {"kind": NORM_NONE, "weight": self.ones(columns), "eps": 0.0}
+        weight = self.weights.f32(name)
+        assert weight.size == columns, f"{name}: {weight.shape}, {columns} columns"
+        return {
+            "kind": self.architecture.norm.value,
+            "weight": self.arena.keep(weight),
+            "bias": self.bias(name),
+            "eps": float(self.numbers.norm_eps),
+        }
+
+    def ones(self, columns: int) -> int:
+        """Address of so many float32 ones."""
+        if columns not in self._ones:
+            self._ones[columns] = self.arena.keep(np.ones(columns, np.float32))
+        return self._ones[columns]
 
     def matmul(
         self,
@@ -158,7 +204,7 @@ class Builder:
             columns=columns,
             chunk=_chunk(fmt.row_bytes(columns)),
             out=out,
-            out_stride=out_columns if self.lanes else 4 * out_columns,
+            out_stride=self.stride(out_columns),
             bias=self.bias(name, skipped),
             factor=float(scale),
             residual=int(residual),
@@ -172,25 +218,6 @@ class Builder:
         if self.weights.optional(bias) is None:
             return 0
         return self.arena.keep(self.weights.f32(bias)) + 4 * first
-
-    def add_block(self, weight: str) -> list[Op]:
-        """The norm after a block and the residual addition, where the architecture has them."""
-        if not self.sandwich:
-            return []
-        n = self.numbers
-        return [
-            self.op(
-                f"norm:norm_add_{self.kind}",
-                NORM_ADD,
-                x=self.hidden,
-                x_stride=4 * n.dim,
-                y=self.block_out,
-                y_stride=4 * n.dim,
-                weight=self.arena.keep(self.weights.f32(weight)),
-                eps=float(n.norm_eps),
-                columns=n.dim,
-            )
-        ]
 
 
 def _chunk(row_bytes: int) -> int:
