@@ -4,8 +4,6 @@ In rows the pairs of a token and an expert it chose are rows, whatever the width
 matmuls. In lanes each expert's tokens are gathered into blocks of their own.
 """
 
-import numpy as np
-
 from ..models.architecture import Experts
 from ..quant import format_of
 from .arena import Activations
@@ -133,7 +131,7 @@ class ExpertsLowering:
         tokens = self._slots_capacity if b.lanes else b.capacity
         into = b.input("experts", dim, *self._ups(layer), tokens=tokens)
         if not b.lanes:
-            return into, [b.quantize(x.plain, into)]
+            return into, [b.norm(x.plain, None, into)]
         pairs = {
             name: (source, target)
             for name in ("natural", "scale", "sums", "plain")
@@ -228,8 +226,3 @@ class ExpertsLowering:
             residual=int(result.residual),
             factor=float(result.scale),
         )
-
-
-def router_norm(b: Builder, name: str, columns: int) -> int:
-    """Address of Gemma 4's weights of the router's norm: the file's over the root of their count."""
-    return b.arena.keep((b.weights.f32(name) / np.sqrt(columns)).astype(np.float32))

@@ -49,7 +49,8 @@ MATMUL = _offsets(
 # `temperature_at`: 0, or the cell of a table of q's factors by position.
 ROPE = _offsets(
     "Rope",
-    _OP + "q k v stride kv_stride k_step v_step shared shared_stride num_heads num_kv_heads key_dim "
+    _OP
+    + "q k v stride kv_stride k_step v_step shared shared_stride num_heads num_kv_heads key_dim "
     "value_dim rope_dim rope_offset kind table_at norm_kind q_norm k_norm q_bias k_bias norm_step "
     "v_norm eps q_scale temperature_at kv page_bytes head_bytes q_rows q_rows_stride",
 )
@@ -83,7 +84,8 @@ ROUTE = _offsets(
 # this (its token, or itself). `by_pair`: in lanes, results go to rows of pairs.
 EXPERTS = _offsets(
     "Experts",
-    _OP + "weight row_bytes num_rows columns chunk q q_stride scale scale_stride sums out out_stride "
+    _OP
+    + "weight row_bytes num_rows columns chunk q q_stride scale scale_stride sums out out_stride "
     "bias expert_bytes divide by_pair slots active cells",
 )
 # In lanes: the activations of the slots' tokens, from and to arrays [block][words][lane].

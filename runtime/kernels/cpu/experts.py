@@ -193,4 +193,3 @@ for _name, _format in QUANTIZED.items():
     globals()[f"experts_rows_{_name}"] = _make_rows(_format.dot_row)
 for _name, _expand in EXPAND.items():
     globals()[f"experts_float_rows_{_name}"] = _make_float_rows(_expand)
-
