@@ -84,6 +84,7 @@ def build_program(
         )
         for limit, width in widths.items()
     }
+    builders = [*in_rows.values()]
     bodies = {limit: rows.body() for limit, rows in in_rows.items()}
     tails = {limit: rows.tail(hidden) for limit, rows in in_rows.items()}
     hidden_in_lanes = 0
@@ -96,6 +97,7 @@ def build_program(
             max_splits=splits,
         )
         bodies[LANES], hidden_in_lanes = many.body(), many.hidden
+        builders.append(many)
         tails |= {-limit: rows.tail(many.hidden, lanes=True) for limit, rows in in_rows.items()}
     names = {op.kernel for ops in (*bodies.values(), *tails.values()) for op in ops}
     addresses = jit.load([_RUN, _WORK, *sorted(names)], progress=progress)
@@ -113,7 +115,7 @@ def build_program(
         hidden=_hidden_states(weights, hidden, hidden_in_lanes, lanes),
         causal=architecture.causal,
         max_tokens=max_tokens,
-        scratch_bytes=_scratch_bytes(numbers, lanes),
+        scratch_bytes=_scratch_bytes(numbers, lanes, max(b.widest for b in builders)),
     )
 
 
@@ -142,8 +144,11 @@ def _hidden_states(weights: Weights, rows: int, in_lanes: int, lanes: int) -> Hi
 
 def _check_sizes(numbers: Hyperparameters) -> None:
     """What matmuls read must be whole vectors of 32, and heads whole ones of 16."""
+    experts = numbers.experts
     for layer in numbers.layers:
         sizes = numbers.dim, layer.num_heads * layer.value_dim, layer.ffn_dim
+        if layer.experts and experts is not None:
+            sizes = *sizes[:2], experts.ffn_dim, experts.shared_ffn_dim
         if any(size % 32 for size in sizes):
             raise UnsupportedModelError(
                 "embedding, attention and feed-forward sizes must be multiples of 32, "
@@ -161,13 +166,16 @@ def _splits(num_pages: int) -> int:
     return -(-num_pages // SPLIT_PAGES)
 
 
-def _scratch_bytes(numbers: Hyperparameters, lanes: int) -> int:
-    """What one thread needs of its own: the prefill tile in float32, or attention's page."""
+def _scratch_bytes(numbers: Hyperparameters, lanes: int, widest: int) -> int:
+    """What one thread needs of its own: the prefill tile in float32, or attention's page.
+
+    widest: columns of the widest matrix, or norm, or number of experts.
+    """
     n = numbers.layers
     key = -(-max(layer.key_dim for layer in n) // 32) * 32
     value = -(-max(layer.value_dim for layer in n) // 32) * 32
     wide = max(max(layer.num_heads * max(layer.key_dim, layer.value_dim) for layer in n), key)
-    longest = max(numbers.dim, max(layer.ffn_dim for layer in n), wide)
+    longest = max(widest, wide)
     tile = 8 * 16 * 4 + TILE_ROWS * longest * 4 + 16 * longest
     in_lanes = 4 * 32 * (key + value + lanes) + 8 * 16 * lanes
     in_rows = MAX_GROUP * (4 * MAX_HEAD_DIM + 4 * 512 + 256 + 128)

@@ -7,11 +7,13 @@ from ..models.weights import Weights
 from ..quant import format_of
 from .arena import Activations, Arena
 from .cache import KVCache
-from .kernels.records import ACTIVATE, EMBED, GATHER
+from .kernels.records import EMBED, GATHER, NORM, NORM_NONE, NORM_RMS
 from .lowering_attention import AttentionLowering
 from .lowering_base import Builder
+from .lowering_experts import ExpertsLowering
+from .lowering_ffn import DenseLowering, Result
 from .lowering_latent import LatentLowering
-from .placement import Block, enter, leave, project
+from .placement import Block, enter, leave, norm_add
 from .program import Op
 from .rope_table import RopeTables
 
@@ -54,15 +56,20 @@ class Lowering(Builder):
         latent = self.numbers.latent is not None
         lowering = LatentLowering if latent else AttentionLowering
         self._attention = lowering(self, max_splits=max_splits)
-        ffn_dim = max(layer.ffn_dim for layer in self.numbers.layers)
-        self._gate, self._up = self.buffer(ffn_dim), self.buffer(ffn_dim)
+        numbers, beside = self.numbers, self.architecture.parallel_experts
+        dense = [n.ffn_dim for n in numbers.layers if beside or not n.experts]
+        self._dense = DenseLowering(self, max(dense, default=0))
+        self._experts, self._beside = None, 0
+        if numbers.experts is not None:
+            self._experts = ExpertsLowering(self, numbers.experts)
+            self._beside = self.buffer(numbers.dim) if beside else 0
 
     # -- the forward pass ------------------------------------------------------------------------
     def body(self) -> list[Op]:
         """Token ids -> the last hidden state."""
         ops = [*self._embed(), *self._attention.tables()]
         for layer in range(self.numbers.num_layers):
-            ops += self._layer(layer)
+            ops += self._layer(layer) + self._scale_output(layer)
         return ops
 
     def _embed(self) -> list[Op]:
@@ -95,39 +102,93 @@ class Lowering(Builder):
         if self.architecture.placement is not Placement.PARALLEL:
             ops, x = enter(self, layer, Block.ATTENTION, *attention)
             ops += self._attention.layer(layer, x) + leave(self, layer, Block.ATTENTION)
-            more, x = enter(self, layer, Block.FEED_FORWARD, *ffn)
+            more, x = self._enter_feed_forward(layer)
             return (
                 ops + more + self._feed_forward(layer, x) + leave(self, layer, Block.FEED_FORWARD)
             )
         if self.weights.layer_optional(layer, "ffn_norm") is None:
-            ops, x = enter(self, layer, Block.ATTENTION, *attention, *ffn)
+            orders = self._orders(layer)
+            ops, x = enter(self, layer, Block.ATTENTION, *attention, *ffn, orders=orders)
             return ops + self._attention.layer(layer, x) + self._feed_forward(layer, x)
         ops, x = enter(self, layer, Block.ATTENTION, *attention)
-        more, y = enter(self, layer, Block.FEED_FORWARD, *ffn)
+        more, y = self._enter_feed_forward(layer)
         return ops + more + self._attention.layer(layer, x) + self._feed_forward(layer, y)
 
+    # -- the feed-forward block --------------------------------------------------------------------
     def _readers(self, layer: int) -> list[str]:
         """The names of the feed-forward block's matrices that read its input."""
-        return [self.weights.name(layer, f"ffn_{part}") for part in ("gate", "up")]
+        if (mixture := self._mixture(layer)) is not None and not self._beside:
+            return mixture.readers(layer)
+        return self._dense.readers(layer)
+
+    def _orders(self, layer: int) -> int:
+        """What it reads beside."""
+        mixture = self._mixture(layer)
+        return mixture.orders if mixture is not None and not self._beside else 0
+
+    def _mixture(self, layer: int) -> ExpertsLowering | None:
+        return self._experts if self.numbers.layers[layer].experts else None
+
+    def _enter_feed_forward(self, layer: int) -> tuple[list[Op], Activations]:
+        readers, orders = self._readers(layer), self._orders(layer)
+        return enter(self, layer, Block.FEED_FORWARD, *readers, orders=orders)
 
     def _feed_forward(self, layer: int, x: Activations) -> list[Op]:
-        gate, up = self._readers(layer)
-        down, ffn_dim = self.weights.name(layer, "ffn_down"), self.numbers.layers[layer].ffn_dim
-        y = self.input("ffn_down", ffn_dim, down)
+        result = Result(self.block_out, self.block_residual, self.block_scale)
+        mixture = self._mixture(layer)
+        if mixture is None:
+            return self._dense.layer(layer, x, result)
+        if not self._beside:
+            return mixture.layer(layer, x, result)
+        return self._side_by_side(layer, mixture, x)
+
+    def _side_by_side(self, layer: int, mixture: ExpertsLowering, x: Activations) -> list[Op]:
+        """Gemma 4: a dense block and experts, each with norms of its own, both of the same state.
+
+        The router reads the state normed and over the root of its length.
+        """
+        dim, name, beside = self.numbers.dim, self.weights.name, Result(self._beside, False)
+        router = name(layer, "ffn_gate_inp", "scale")
+        weight = (self.weights.f32(router) / np.sqrt(dim)).astype(np.float32)
+        readers = mixture.readers(layer, router=False)
+        to_experts = self.input("beside", dim, *readers, orders=mixture.orders)
+        to_router = self.input("router", dim, name(layer, "ffn_gate_inp"))
         return [
-            self.matmul(gate, x, self._gate, ffn_dim, barrier=False),
-            self.matmul(up, x, self._up, ffn_dim),
+            *self._dense.layer(layer, x, beside),
+            self.norm(self._beside, name(layer, "post_ffw_norm_1"), out=self.block_out),
+            self.norm(self.hidden, name(layer, "pre_ffw_norm_2"), to_experts, barrier=False),
             self.op(
-                f"activation:activate_{self.kind}",
-                ACTIVATE,
-                gate=self._gate,
-                up=self._up,
-                stride=self.stride(ffn_dim),
-                columns=ffn_dim,
-                kind=self.architecture.activation.value,
-                **y.fields(),
+                f"norm:norm_{self.kind}",
+                NORM,
+                x=self.hidden,
+                x_stride=self.stride(dim),
+                columns=dim,
+                weight=self.arena.keep(weight),
+                eps=float(self.numbers.norm_eps),
+                kind=NORM_RMS,
+                **to_router.fields(),
             ),
-            project(self, down, y),
+            *mixture.layer(layer, to_experts, beside, routed_by=to_router),
+            norm_add(self, self.block_out, self._beside, name(layer, "post_ffw_norm_2")),
+        ]
+
+    def _scale_output(self, layer: int) -> list[Op]:
+        """The layer's factor of the hidden state, where the file has one."""
+        if self.weights.layer_optional(layer, "layer_output_scale") is None:
+            return []
+        factor = self.weights.f32(self.weights.name(layer, "layer_output_scale"))
+        return [
+            self.op(
+                f"norm:norm_{self.kind}",
+                NORM,
+                x=self.hidden,
+                x_stride=self.stride(self.numbers.dim),
+                columns=self.numbers.dim,
+                weight=self.arena.keep(np.full(self.numbers.dim, factor[0], np.float32)),
+                kind=NORM_NONE,
+                out=self.hidden,
+                **Activations(self.numbers.dim).fields(),
+            )
         ]
 
     # -- logits ----------------------------------------------------------------------------------

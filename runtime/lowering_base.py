@@ -49,7 +49,8 @@ class Builder:
         self.block_scale = self.numbers.residual_scale if self.block_residual else 1.0
         self.hidden = hidden or self.buffer(self.numbers.dim)
         self.block_out = self.hidden if self.block_residual else self.buffer(self.numbers.dim)
-        self._inputs: dict[tuple[int, int, str], Activations] = {}
+        self.widest = self.numbers.dim  # columns that an op has in its scratch memory
+        self._inputs: dict[tuple[int, int, str, int], Activations] = {}
         self._ones: dict[int, int] = {}
 
     def buffer(self, columns: int) -> int:
@@ -76,13 +77,13 @@ class Builder:
         """An op of a kernel; `count` is the step field that says how many tokens it handles."""
         return Op(f"runtime.kernels.cpu.{kernel}", layout, count, fields, barrier)
 
-    def _order(self, name: str, source_columns: int) -> int:
+    def order(self, name: str, source_columns: int) -> int:
         """The activation order that a tensor's matmul reads.
 
         In rows, a piece of a wider input has the orders that mix 128 columns only if it is whole
         ones: others are read as they are.
         """
-        info = self._tensor(name)
+        info = self.matrix(name)
         order = ACTIVATION_ORDER.get(format_of(info.type_id, name).name.lower(), FLOAT)
         columns = info.shape[-1]
         piece = columns != source_columns and columns % 128 != 0
@@ -90,20 +91,27 @@ class Builder:
             return FLOAT
         return order
 
-    def _tensor(self, name: str) -> "TensorInfo":
+    def matrix(self, name: str) -> "TensorInfo":
+        """A tensor; of the output's name the one that stands for it."""
         return self.weights.output if name == "output.weight" else self.weights.tensor(name)
 
-    def input(self, tag: str, columns: int, *consumers: str) -> Activations:
-        """The quantized input that the named tensors read, or pieces of it."""
-        orders = 0
+    def input(
+        self, tag: str, columns: int, *consumers: str, tokens: int = 0, orders: int = 0
+    ) -> Activations:
+        """The quantized input that the named tensors read, or pieces of it.
+
+        tokens: of a buffer whose rows are not the step's tokens (0): in rows they are never side by
+        side. orders: wanted beside those of the tensors.
+        """
         for name in consumers:
-            orders |= self._order(name, columns)
-        key = (columns, orders, tag)
+            orders |= self.order(name, columns)
+        key = (columns, orders, tag, tokens)
         if key not in self._inputs:
-            size = self.arena, self.capacity, columns, orders
+            self.widest = max(self.widest, columns)
+            size = self.arena, tokens or self.capacity, columns, orders
             if self.lanes:
                 self._inputs[key] = Activations.in_lanes(*size, self.lanes)
-            elif self.width:
+            elif self.width and not tokens:
                 self._inputs[key] = Activations.few(*size, self.width, target().lanes)
             else:
                 self._inputs[key] = Activations.rows(*size)
@@ -182,11 +190,11 @@ class Builder:
         the input begins, a multiple of 32 (in rows of 128, for formats that mix so many). part:
         which matrix of a tensor of three dimensions.
         """
-        info, order = self._tensor(name), self._order(name, source.columns)
+        info, order = self.matrix(name), self.order(name, source.columns)
         columns = info.shape[-1]
-        first, count_rows = rows or (0, info.shape[-2])
+        first, count_rows = rows or (0, info.shape[-2] if len(info.shape) > 1 else 1)
         fmt = format_of(info.type_id, name)
-        skipped = (part or 0) * info.shape[-2] + first
+        skipped = (part * info.shape[-2] if part else 0) + first
         assert columns_at + columns <= source.columns, name
         file, kind = ("matmul_lanes", "lanes") if self.lanes else ("matmul", "rows")
         if order == FLOAT:
@@ -202,7 +210,7 @@ class Builder:
             row_bytes=fmt.row_bytes(columns),
             num_rows=count_rows,
             columns=columns,
-            chunk=_chunk(fmt.row_bytes(columns)),
+            chunk=chunk_of(fmt.row_bytes(columns)),
             out=out,
             out_stride=self.stride(out_columns),
             bias=self.bias(name, skipped),
@@ -220,6 +228,6 @@ class Builder:
         return self.arena.keep(self.weights.f32(bias)) + 4 * first
 
 
-def _chunk(row_bytes: int) -> int:
+def chunk_of(row_bytes: int) -> int:
     """Rows taken at once from a thread's part: about 32 kB, so that others can help at its end."""
     return max(1, 32768 // row_bytes // 8) * 8  # whole micro kernels

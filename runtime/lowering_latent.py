@@ -142,7 +142,7 @@ class LatentLowering(AttentionLowering):
         out: int = 0,
         step: int = 0,
     ) -> Op:
-        """Columns from `start` of each head of q: as activations, or to `out`, heads `step` apart."""
+        """Columns from `start` of each head of q: as activations, or to `out`, `step` apart."""
         b, latent = self._builder, self._latent
         heads = b.numbers.layers[layer].num_heads
         return b.op(

@@ -23,10 +23,15 @@ class Block(Enum):
     FEED_FORWARD = ("ffn", "ffn_norm", "post_ffw_norm")
 
 
-def enter(b: "Builder", layer: int, block: Block, *consumers: str) -> tuple[list[Op], Activations]:
-    """The hidden state as a block's matmuls, the named ones, read it; normed before or as it is."""
+def enter(
+    b: "Builder", layer: int, block: Block, *consumers: str, orders: int = 0
+) -> tuple[list[Op], Activations]:
+    """The hidden state as a block's matmuls, the named ones, read it; normed before or as it is.
+
+    orders: wanted beside theirs.
+    """
     tag, before, _ = block.value
-    into = b.input(tag, b.numbers.dim, *consumers)
+    into = b.input(tag, b.numbers.dim, *consumers, orders=orders)
     plain = b.architecture.placement in (Placement.POST, Placement.RESIDUAL)
     absent = b.weights.layer_optional(layer, before) is None
     name = None if plain or absent else b.weights.name(layer, before)
@@ -52,20 +57,21 @@ def leave(b: "Builder", layer: int, block: Block) -> list[Op]:
         return [b.norm(b.hidden, b.weights.name(layer, around), out=b.hidden)]
     if b.block_residual:
         return []
-    return [_norm_add(b, b.weights.name(layer, after))]
+    name = b.weights.name(layer, after)
+    return [norm_add(b, b.hidden, b.block_out, name, scale=b.numbers.residual_scale)]
 
 
-def _norm_add(b: "Builder", name: str) -> Op:
-    """hidden += block_scale * norm(block_out)."""
+def norm_add(b: "Builder", x: int, y: int, name: str, *, scale: float = 1.0) -> Op:
+    """x += scale * norm(y)."""
     dim = b.numbers.dim
     return b.op(
         f"norm:norm_add_{b.kind}",
         NORM_ADD,
-        x=b.hidden,
+        x=x,
         x_stride=b.stride(dim),
-        y=b.block_out,
+        y=y,
         y_stride=b.stride(dim),
         columns=dim,
-        scale=float(b.numbers.residual_scale),
+        scale=float(scale),
         **b.norm_fields(name, dim),
     )

@@ -43,7 +43,7 @@ def _float_code(b: Builder, sig: Any, args: Any) -> Value:
     return total
 
 
-_float_step = make("float_step", 4, lambda a: _floats(_floats, _int, _int, _float), _float_code)
+float_step = make("float_step", 4, lambda a: _floats(_floats, _int, _int, _float), _float_code)
 
 
 @inline
@@ -153,7 +153,7 @@ def _make_float_lanes(expand: Any) -> Any:
                         total = zero_floats()
                         x, w = q + block * q_stride * LANES, wide + r * columns * 4
                         for _ in range(columns):
-                            total = _float_step(total, w, columns * 4, _load(x))
+                            total = float_step(total, w, columns * 4, _load(x))
                             x += LANES * 4
                             w += 4
                         write(total, tile)
