@@ -117,7 +117,7 @@ def cache_options(command: _F) -> _F:
         (
             click.option(
                 "--cache-type",
-                type=click.Choice(["f16", "q8_0"]),
+                type=click.Choice(["f16", "f32", "q8_0"]),
                 help="How KV pages are kept; q8_0 takes half the memory [f16].",
             ),
             click.option(

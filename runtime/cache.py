@@ -4,7 +4,7 @@ A page holds 32 positions of every layer. Layer after layer, page after page, KV
 a head's K and V lie adjacent, K transposed, so that decode attention reads one sequential stream
 with positions in lanes:
 
-* f16: K [key_dim][32], V [32][value_dim], float16.
+* f16, f32: K [key_dim][32], V [32][value_dim], float16 or float32.
 * q8_0: K [key_dim / 4][32][4] int8, its scales [key_dim / 32][32] float16, V [32][value_dim] int8,
   its scales as K's: 32 values of a position share a scale, as in ggml's Q8_0 (which of K's do:
   kernels/cpu/kv_q8_0.py). 53 % of f16.
@@ -23,7 +23,7 @@ from ..models.architecture import Hyperparameters, Layer
 from .batch import PAGE_SIZE
 
 # Bytes of 32 values of a position.
-_GROUP_BYTES = {"f16": 64, "q8_0": 34}
+_GROUP_BYTES = {"f16": 64, "f32": 128, "q8_0": 34}
 CACHE_TYPES = tuple(_GROUP_BYTES)
 
 

@@ -45,7 +45,7 @@ def build_program(
         max_sequences: that decode in one step. More than that work as well, only slower: kernels
             that few sequences never need are not compiled.
         activations: "int8", or "float32" for the exact path.
-        cache_type: "f16" or "q8_0": how K and V are kept.
+        cache_type: "f16", "f32" or "q8_0": how K and V are kept.
         deterministic: a token's results never depend on what else runs in the step, bit for bit;
             steps of causal models then have at most MAX_ROWS tokens.
         context_length: of the longest sequence, for rotations that depend on it; the file's by

@@ -39,7 +39,7 @@ class LLM(Generates, Embeds):
         seed: makes the seeds that are drawn for requests without one repeatable.
         max_sequences: answers that are made at once; the others wait. Default: 16.
         kv_tokens: positions of the KV cache for all requests and cached prefixes together.
-        cache_type: "f16", or "q8_0" for a KV cache of about half the size.
+        cache_type: "f16", or "q8_0" for a KV cache of about half the size; "f32" rounds nothing.
         deterministic: the same tokens alone and beside others, bit for bit; slower.
         prefix_cache: find what prompts have in common with earlier ones instead of running it.
         progress: called with (event, done, total) while something takes long: the events

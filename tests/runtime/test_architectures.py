@@ -48,13 +48,12 @@ DECODERS = [name for name, tiny in catalogue.MODELS.items() if tiny.task == "log
 
 # Differences in units of the largest logit. llama.cpp computes in float32.
 LLAMA_CPP = 1e-4
-# The kernels keep K and V in float16: a value that float32 puts on the other side of a rounding
-# border moves by 2**-11, which one logit may show. Those of many layers add up as squares do; these
-# are for 8.
-EXACT, EXACT_MEAN, LAYERS = 5e-4, 5e-5, 8
+# The kernels' exact path: float32 throughout, K and V included.
+EXACT = 1e-4
 # Where a quantized matrix's input is rounded to int8: how much further off than the reference is
-# when it rounds so, too. Different roundings of one size scatter; a wrong tensor gives 30 times.
-SCATTER = 1.5
+# when it rounds so, too. Different roundings of one size scatter, most where a router hardly prefers
+# one expert to another; a wrong tensor gives 30 times.
+SCATTER = 2.0
 # What that rounding may do to the logits for it to be a measure at all.
 MOST_ROUNDING = 0.1
 
@@ -79,14 +78,13 @@ class Cases:
         return replace(weights, hyperparameters=numbers)
 
     def _exact(self, name: str, form: str) -> NDArray[np.float64]:
-        """The logits with K and V in float16."""
-        return Reference(self.weights(name, form), kv_float16=True).run(catalogue.token_ids(name))
+        return Reference(self.weights(name, form)).run(catalogue.token_ids(name))
 
     def _rounding(self, name: str) -> float:
         """By how much int8 inputs of quantized matrices typically change a position's logits."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Matrices, "apply", rounding.with_int8_inputs(Matrices.apply))
-            reference = Reference(self.weights(name, "mix"), kv_float16=True)
+            reference = Reference(self.weights(name, "mix"))
             rounded = reference.run(catalogue.token_ids(name))
         return float(np.median(relative(rounded, self.exact(name, "mix"))))
 
@@ -145,6 +143,7 @@ def program_of(weights: Weights, activations: str) -> Iterator[Program]:
         num_threads=2 if activations == "int8" else 1,
         max_tokens=96,
         activations=activations,
+        cache_type="f16" if activations == "int8" else "f32",
     )
     try:
         yield program
@@ -177,20 +176,16 @@ def test_kernels_equal_the_reference(cases: Cases, name: str, form: str, activat
     """By one prefill, token by token, and in a step with other sequences."""
     ids, expected = catalogue.token_ids(name), cases.exact(name, form)
 
-    weights = cases.weights(name, form)
-    more = max(1.0, float(np.sqrt(weights.hyperparameters.num_layers / LAYERS)))
-
     def exactly(got: NDArray, expected: NDArray) -> None:
         errors = np.abs(got - expected) / np.abs(expected).max(axis=1, keepdims=True)
-        assert errors.max() < EXACT * more, errors.max()
-        assert errors.mean() < EXACT_MEAN * more, errors.mean()
+        assert errors.max() <= EXACT, errors.max()
 
     def nearly(got: NDArray, expected: NDArray) -> None:
         errors = relative(got, expected)
         assert np.median(errors) < SCATTER * cases.rounding(name), errors
 
     close: Callable[[NDArray, NDArray], None] = nearly if activations == "int8" else exactly
-    with program_of(weights, activations) as program:
+    with program_of(cases.weights(name, form), activations) as program:
         close(in_chunks(program, ids, [len(ids)]), expected)
         close(in_chunks(program, ids, [1] * len(ids)), expected)
         close(in_company(program, ids), expected[:60])
