@@ -96,6 +96,7 @@ class _Layers:
         else:
             self._sizes, self._window_sizes = _head_sizes(reader, self._heads[0], dim)
         self._windows = _windows(reader, architecture, num_layers)
+        self._turning = _turning(reader, architecture, self._windows)
         full, sliding = read_rotations(
             reader,
             architecture,
@@ -142,12 +143,7 @@ class _Layers:
         )
 
     def _rotation(self, index: int) -> Rotation | None:
-        every, window = self._architecture.no_rope_every, self._windows[index]
-        if every and (index + 1) % every == 0:
-            return None
-        if self._architecture.window_only_rope and any(self._windows) and not window:
-            return None
-        return self._rotations[1 if window else 0]
+        return self._rotations[bool(self._windows[index])] if self._turning[index] else None
 
     def _score_scale(self, head_dim: int) -> float:
         usual = self._architecture.attention_scale or 1.0 / math.sqrt(head_dim)
@@ -225,6 +221,20 @@ def _windows(reader: MetadataReader, architecture: Architecture, num_layers: int
     pattern = reader.count(key, architecture.window_pattern, zero=True)
     full = 0 if architecture.full_first else pattern - 1
     return [0 if pattern and i % pattern == full else window for i in range(num_layers)]
+
+
+def _turning(reader: MetadataReader, architecture: Architecture, windows: list[int]) -> list[bool]:
+    """Which layers rotate their heads."""
+    key = "attention.rope_pattern"
+    value = reader.value(key)
+    if value is not None:
+        if not isinstance(value, np.ndarray) or value.ndim != 1 or len(value) < len(windows):
+            raise reader.invalid(key, value, f"a flag for each of {len(windows)} layers")
+        return [bool(turns) for turns in value[: len(windows)].tolist()]
+    if architecture.window_only_rope and any(windows):
+        return [bool(window) for window in windows]
+    every = architecture.no_rope_every
+    return [not every or (index + 1) % every != 0 for index in range(len(windows))]
 
 
 def _vocab_size(gguf: "GGUFFile") -> int:
