@@ -9,6 +9,7 @@ import re
 from ...errors import InvalidModelFileError
 from .merges import WordCache, merge
 from .pretokenize import PreTokenizer
+from .unicode_classes import is_space, lower
 from .vocab import Vocabulary
 
 _NONE = float("inf")
@@ -40,8 +41,12 @@ class BytePairEncoder:
         self._id_by_text = vocabulary.id_by_text
         self._pre = pre
         self._cache = WordCache()
+        self._lowercase = vocabulary.flag("normalizer.lowercase", vocabulary.pre != "whitespace")
+        self._by_segment = vocabulary.model == "whitespace"
         self._boundary = None
-        if pre.raw_text:
+        if pre.rules.word_starts:
+            self._boundary = re.compile("(?<=.)(?=▁)", re.DOTALL)
+        elif pre.rules.escape_spaces:
             self._boundary = word_boundary("\0".join(merges).replace(" ", ""))
 
     def _rank(self, left: str, right: str) -> float:
@@ -59,14 +64,22 @@ class BytePairEncoder:
         return ids
 
     def _words(self, text: str) -> list[str]:
+        if self._by_segment:
+            segments = "".join([" " if is_space(char) else char for char in text]).split(" ")
+            if self._lowercase:
+                segments = ["".join(map(lower, segment)) for segment in segments]
+            return [word for segment in segments for word in self._pre.split(segment)]
         if self._boundary is None:
             return self._pre.split(text)
         words = self._pre.split(text.replace(" ", "▁"))
+        if self._pre.rules.word_starts:
+            words = [w if w[0] in "▁\n" else "▁" + w for w in words]
         return [part for word in words for part in self._boundary.split(word)]
 
     def _encode_word(self, word: str) -> list[int]:
         if self._pre.raw_text:
-            if word.strip("\n") == "" and word in self._id_by_text:
+            newlines = self._pre.rules.whole_newlines and not word.strip("\n")
+            if newlines and word in self._id_by_text:
                 return [self._id_by_text[word]]
         else:
             word = word.encode().decode("latin-1").translate(CHAR_OF_BYTE)

@@ -11,7 +11,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .char_ranges import ASIAN, CASED_LETTERS, CJK, CJK_AND_KANA, DEEPSEEK_PUNCTUATION
-from .unicode_classes import classes_text, compile_classes, spaces_text
+from .unicode_classes import (
+    HAN_LETTER,
+    HAN_OTHER,
+    classes_text,
+    compile_classes,
+    han_classes_text,
+    spaces_text,
+)
 
 _CONTRACTION = "'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]"
 _WORD = r"[^\r\n\p{L}\p{N}]?\p{L}+"
@@ -51,6 +58,10 @@ _GRANITE = _cased("\xd2\xd4", f"(?:{_CONTRACTION})?", r"\p{N}{1,3}", r"[\r\n/]*"
 _ANY_CASE = rf"[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+(?:{_CONTRACTION})?"
 _YOUTU = rf"{_ANY_CASE}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|\s*[\r\n]+|{_SPACES}"
 _TINY_AYA = rf"{_ANY_CASE}|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|\s*[\r\n]+|{_SPACES}"
+_KIMI = (
+    rf"[{HAN_LETTER}{HAN_OTHER}]+|{_WORD}(?:{_CONTRACTION})?|\p{{N}}{{1,3}}"
+    rf"| ?[^\s\p{{L}}\p{{N}}{HAN_LETTER}]+[\r\n]*|\s*[\r\n]+|{_SPACES}"
+)
 _LINES = r"[^\n]+|\n+"
 _POEM = " ?[^(\\s|.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c)]+"
 _FALCON_PUNCTUATION = r"[\p{P}\$\+<=>\^~\|`]+"
@@ -67,7 +78,13 @@ class Rules:
     patterns: tuple[str, ...]
     ignore_merges: bool = False  # a word that is a token is that token
     add_bos: bool = False  # where the file does not say
-    raw_text: bool = False  # merges are on characters with ▁ for space, not on bytes
+    raw_text: bool = False  # merges are on characters, not on bytes
+    escape_spaces: bool = False  # with ▁ for space
+    word_starts: bool = False  # ▁ starts a word, and each line starts with ▁
+    whole_newlines: bool = False  # a run of newlines that is a token is that token
+    han: bool = False  # the patterns tell Chinese characters from other letters
+    add_sep: bool = False  # between the two texts of a pair, where the file does not say
+    force_bos: bool = False  # whatever the file says
 
 
 _DIGIT_GPT2 = Rules((r"\p{N}", _GPT2))
@@ -133,8 +150,21 @@ _RULES: dict[str, Rules] = {
             rf"|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]?|\s*[\r\n]|{_SPACES}",
         )
     ),
-    "gemma4": Rules((_LINES,), raw_text=True, add_bos=True),
-    "sarvam-moe": Rules((_LINES,), raw_text=True),
+    "gemma4": Rules(
+        (_LINES,),
+        raw_text=True,
+        escape_spaces=True,
+        whole_newlines=True,
+        add_bos=True,
+        force_bos=True,  # gemma4's own file says false, and the model needs it all the same
+    ),
+    "sarvam-moe": Rules((_LINES,), raw_text=True, escape_spaces=True),
+    "mmbert": Rules(
+        (_LINES,), raw_text=True, escape_spaces=True, whole_newlines=True, word_starts=True
+    ),
+    "whitespace": Rules((r"\S+",), raw_text=True),
+    "kimi-k2": Rules((_KIMI,), han=True),
+    "roberta-bpe": Rules((_GPT2,), add_sep=True),
     "chameleon": Rules(
         (
             "<sentinel:[0-9]+>",
@@ -155,7 +185,8 @@ _ALIASES = {
     "deepseek-v3": "hunyuan-dense joyai-llm hy_v4",
     "smollm": "starcoder refact command-r codeshell exaone minerva-7b mellum2",
     "gpt-2": "phi-2 jina-es jina-de gigachat jina-v2-es jina-v2-de a.x-4.0 mellum modern-bert mpt "
-    "olmo jais trillion granite-docling exaone4 jina-v1-en jina-v2-code roberta-bpe",
+    "olmo jais trillion granite-docling exaone4",
+    "roberta-bpe": "jina-v1-en jina-v2-code",
     "qwen2": "deepseek-r1-qwen kormo f2llmv2 stablelm2 hunyuan solar-open megrez grok-2",
     "bloom": "poro-chat gpt3-finnish",
     "gpt-4o": "llama4 kanana2 talkie minimax-m2",
@@ -190,7 +221,8 @@ class PreTokenizer:
 
     def split(self, text: str) -> list[str]:
         """The words of a text, in order; joined they are the text."""
-        classes, spaces = classes_text(text), spaces_text(text)
+        classes = han_classes_text(text) if self.rules.han else classes_text(text)
+        spaces = spaces_text(text)
         cuts = [0, len(text)]
         for source, compiled in zip(self.rules.patterns, self._patterns, strict=True):
             if compiled is None:

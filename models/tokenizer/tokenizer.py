@@ -1,22 +1,42 @@
 """Tokenizer: the front door of text, the same for every kind of vocabulary."""
 
+import re
+import sys
 import threading
 import warnings
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Protocol, Self
 
-from ...errors import UnsupportedModelError
+from ...errors import InvalidModelFileError, UnsupportedModelError
 from ..gguf import GGUFFile
 from .bpe import BYTE_OF_CHAR, BytePairEncoder
 from .pretokenize import PreTokenizer
 from .special import Guard, SpecialTokens
 from .spm import ScoreEncoder
 from .stream import StreamDecoder
-from .vocab import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED, Container, Vocabulary
+from .unigram import UnigramEncoder
+from .vocab import (
+    BYTE,
+    CONTROL,
+    NORMAL,
+    UNKNOWN,
+    USER_DEFINED,
+    Container,
+    Vocabulary,
+    needed_unk_id,
+)
+from .wordpiece import WordPieceEncoder
 
-_KINDS = {"llama": "SPM", "gpt2": "BPE", "gemma4": "BPE"}
-_LATER = {"bert": "WPM (BERT)", "t5": "UGM (T5)", "rwkv": "RWKV", "plamo2": "PLaMo 2"}
+_KINDS = {
+    "llama": "SPM",
+    "gpt2": "BPE",
+    "gemma4": "BPE",
+    "whitespace": "BPE",
+    "bert": "WPM",
+    "t5": "UGM",
+}
+_REFUSED = {"rwkv": "RWKV", "plamo2": "PLaMo 2", "hybriddna": "BPE and DNA"}
 
 
 class _Encoder(Protocol):
@@ -26,8 +46,9 @@ class _Encoder(Protocol):
 class Tokenizer:
     """Text to token ids and back. Immutable after construction; every method is thread-safe.
 
-    vocab_size: int. bos_id, eos_id, eot_id, eom_id, unk_id, pad_id: int, or None where the file
-    has none. add_bos, add_eos: whether `encode` adds them. stop_ids: every id that ends a turn.
+    vocab_size: int. bos_id, eos_id, eot_id, eom_id, unk_id, pad_id, sep_id, mask_id: int, or None
+    where the file has none. add_bos, add_eos: whether `encode` adds them (BERT's kind always adds
+    BOS, which is its CLS, and SEP). stop_ids: every id that ends a turn.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -35,7 +56,7 @@ class Tokenizer:
         if kind is None:
             raise UnsupportedModelError(
                 f"tokenizers of the kind {vocabulary.model!r}"
-                + (f", {_LATER[vocabulary.model]}," if vocabulary.model in _LATER else "")
+                + (f" ({_REFUSED[vocabulary.model]})" if vocabulary.model in _REFUSED else "")
                 + f" are not supported; these are: {', '.join(sorted(_KINDS))}"
             )
         self.vocabulary = vocabulary
@@ -44,17 +65,34 @@ class Tokenizer:
         self.eot_id, self.eom_id = vocabulary.eot_id, vocabulary.eom_id
         self.unk_id, self.pad_id = vocabulary.unk_id, vocabulary.pad_id
         self.stop_ids: frozenset[int] = vocabulary.stop_ids
+        self.sep_id, self.mask_id = vocabulary.sep_id, vocabulary.mask_id
+        self._kind = kind
         self._spm = kind == "SPM"
+        rules = None
         self._pre = None
-        if not self._spm:
+        if kind == "BPE":
             self._pre = PreTokenizer("gemma4" if vocabulary.model == "gemma4" else vocabulary.pre)
-        add_bos = self._spm or (self._pre is not None and self._pre.rules.add_bos)
-        # gemma4's own file says false, and the model needs it all the same.
-        forced = self._pre is not None and self._pre.raw_text and add_bos
+            rules = self._pre.rules
+        add_bos = kind in ("SPM", "WPM") or (rules is not None and rules.add_bos)
+        forced = rules is not None and rules.force_bos
         self.add_bos: bool = self.bos_id is not None and (
             forced or vocabulary.flag("add_bos_token", add_bos)
         )
-        self.add_eos: bool = self.eos_id is not None and vocabulary.flag("add_eos_token", False)
+        self.add_eos: bool = self.eos_id is not None and vocabulary.flag(
+            "add_eos_token", kind == "UGM"
+        )
+        add_sep = kind == "WPM" or (rules is not None and rules.add_sep)
+        self.add_sep: bool = self.sep_id is not None and vocabulary.flag("add_sep_token", add_sep)
+        # What `encode` puts around a text; BERT's two whatever the flags say, as llama.cpp.
+        self._before = self.bos_id if self.add_bos or kind == "WPM" else None
+        self._after = self.sep_id if kind == "WPM" else self.eos_id if self.add_eos else None
+        if kind in ("WPM", "UGM"):
+            needed_unk_id(vocabulary)
+        if kind == "WPM" and (self._before is None or self._after is None):
+            raise InvalidModelFileError(
+                "tokenizer.ggml.cls_token_id and seperator_token_id must name tokens of the "
+                f"vocabulary of {vocabulary.size}: BERT's texts stand between the two"
+            )
         self._space_prefix = self._spm and vocabulary.flag("add_space_prefix", True)
         self._lock = threading.Lock()
         self._encoder_and_special: tuple[_Encoder, SpecialTokens] | None = None
@@ -80,10 +118,14 @@ class Tokenizer:
         """What encoding needs, made on first use: decoding alone should not wait for it."""
         with self._lock:
             if self._encoder_and_special is None:
-                if self._pre is None:
-                    encoder: _Encoder = ScoreEncoder(self.vocabulary)
+                if self._pre is not None:
+                    encoder: _Encoder = BytePairEncoder(self.vocabulary, self._pre)
+                elif self._kind == "WPM":
+                    encoder = WordPieceEncoder(self.vocabulary)
+                elif self._kind == "UGM":
+                    encoder = UnigramEncoder(self.vocabulary)
                 else:
-                    encoder = BytePairEncoder(self.vocabulary, self._pre)
+                    encoder = ScoreEncoder(self.vocabulary)
                 self._encoder_and_special = encoder, SpecialTokens(self.vocabulary)
             return self._encoder_and_special
 
@@ -97,15 +139,16 @@ class Tokenizer:
     ) -> list[int]:
         """The ids of a text; equal to llama.cpp's.
 
-        add_special: put BOS first and EOS last, where the model wants them. parse_special: the
-        texts of control tokens become those tokens; user-defined tokens are always matched.
+        add_special: put BOS first and EOS (BERT: SEP) last, where the model wants them.
+        parse_special: the texts of control tokens become those tokens; user-defined tokens are
+        always matched.
         guards: (start, end, ids): no stretch that touches text[start:end] becomes one of `ids`.
         """
         encoder, special = self._ready()
         text = _well_formed(text)
         ids: list[int] = []
-        if add_special and self.add_bos and self.bos_id is not None:
-            ids.append(self.bos_id)
+        if add_special and self._before is not None:
+            ids.append(self._before)
         after_special = True
         for piece in special.partition(text, parse_special, guards):
             if isinstance(piece, int):
@@ -120,11 +163,42 @@ class Tokenizer:
                 )
             ids += encoder.encode(plain)
             after_special = False
-        if add_special and self.add_eos and self.eos_id is not None:
-            ids.append(self.eos_id)
+        if add_special and self._after is not None:
+            ids.append(self._after)
         if add_special and self.add_bos and ids[1:2] == [self.bos_id]:
             self._warn_double_bos()
         return ids
+
+    def encode_pair(self, query: str, document: str) -> list[int]:
+        """The ids of a query and a document, for a model that scores how well they fit.
+
+        [BOS] query [EOS] [SEP] document [EOS], each only if the vocabulary adds it, or the file's
+        own rerank template filled in: as llama.cpp's server. No text becomes a control token.
+        """
+        template = self.vocabulary.rerank_template
+        if template is not None:
+            return self._encode_rerank_template(template, query, document)
+        eos = [self.sep_id if self.eos_id is None else self.eos_id]
+        parts = (
+            [self.bos_id] if self.add_bos else [],
+            self.encode(query, add_special=False),
+            eos if self.add_eos else [],
+            [self.sep_id] if self.add_sep else [],
+            self.encode(document, add_special=False),
+            eos if self.add_eos else [],
+        )
+        return [token_id for part in parts for token_id in part if token_id is not None]
+
+    def _encode_rerank_template(self, template: str, query: str, document: str) -> list[int]:
+        texts = {"{query}": _well_formed(query), "{document}": _well_formed(document)}
+        prompt = ""
+        guards: list[Guard] = []
+        for part in re.split(r"(\{query\}|\{document\})", template):
+            text = texts.get(part)
+            if text:
+                guards.append((len(prompt), len(prompt) + len(text), self.vocabulary.controls))
+            prompt += part if text is None else text
+        return self.encode(prompt, add_special=False, parse_special=True, guards=guards)
 
     def _warn_double_bos(self) -> None:
         """Once a tokenizer: the caller is obeyed, but hears of it (PAINS P20)."""
@@ -158,6 +232,8 @@ class Tokenizer:
     @property
     def longest_token(self) -> int:
         """Characters of text that a token stands for at most."""
+        if self._kind in ("WPM", "UGM"):
+            return sys.maxsize  # one unknown token for a word or run of any length
         return max(map(len, self.vocabulary.texts))
 
     def token_bytes(self, token_id: int) -> bytes:
@@ -200,7 +276,7 @@ class Tokenizer:
         if attr & (CONTROL | UNKNOWN | USER_DEFINED):
             return text.encode("utf-8", "surrogateescape")
         if attr & NORMAL:
-            if self._spm or (self._pre is not None and self._pre.raw_text):
+            if self._pre is None or self._pre.raw_text:
                 return text.replace("▁", " ").encode("utf-8", "surrogateescape")
             return b"".join(
                 bytes((BYTE_OF_CHAR[ord(char)],))

@@ -9,7 +9,17 @@ import unicodedata
 
 # Stand-ins, as llama.cpp's. Other characters (unassigned, format, control) become OTHER.
 _NUMBER, _LETTER, _PUNCTUATION, _MARK, _SYMBOL, _OTHER = "\xd1\xd2\xd3\xd4\xd5\xd0"
+HAN_LETTER, HAN_OTHER = "\xd6\xd7"  # only where the rules ask for them
+_HAN = (
+    (0x3400, 0x4DBF),
+    (0x4E00, 0x9FFF),
+    (0xF900, 0xFAFF),
+    (0x20000, 0x2A6DF),
+    (0x2A700, 0x2EBEF),
+    (0x2F800, 0x2FA1F),
+)
 _STAND_IN = {"N": _NUMBER, "L": _LETTER, "P": _PUNCTUATION, "M": _MARK, "S": _SYMBOL}
+_CLASS = {stand_in: name for name, stand_in in _STAND_IN.items()}
 _SPACE = "\x0b"
 _SPACES = "\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
 
@@ -48,16 +58,56 @@ class _StandIns(dict[int, str]):
         return stand_in
 
 
+class _HanStandIns(_StandIns):
+    """The same, with Chinese characters apart from other letters."""
+
+    def __missing__(self, code: int) -> str:
+        stand_in = _stand_ins[code]
+        if any(first <= code <= last for first, last in _HAN):
+            stand_in = HAN_LETTER if stand_in == _LETTER else HAN_OTHER
+        self[code] = stand_in
+        return stand_in
+
+
 _stand_ins = _StandIns({ord(char): _SPACE for char in _SPACES})
 for _item in _NEWER.split():
     _first, _last = (int(part, 16) for part in _item[:-1].split("-"))
     _stand_ins.update({c: _STAND_IN[_item[-1]] for c in range(_first, _last + 1)})
+_han_stand_ins = _HanStandIns()
 _find_spaces = re.compile(f"[{_SPACES}]")
+
+
+def is_space(char: str) -> bool:
+    """Whether a character is whitespace."""
+    return char in " \t\n\v\f\r" or char in _SPACES
+
+
+def general_class(char: str) -> str:
+    """The first letter of a character's category: N, L, P, M, S, Z, C; "" if unassigned."""
+    if "\U00013439" <= char <= "\U0001343f":  # format characters since Unicode 15
+        return "C"
+    category = unicodedata.category(char)
+    if category != "Cn":
+        return category[0]
+    return _CLASS.get(_stand_ins[ord(char)], "")
+
+
+def lower(char: str) -> str:
+    """The one-to-one lower case of a character."""
+    if char == "\u0130":  # in full an i with a combining dot
+        return "i"
+    lowered = char.lower()
+    return lowered if len(lowered) == 1 else char
 
 
 def classes_text(text: str) -> str:
     """The text with each non-ASCII character replaced by its category's stand-in."""
     return text if text.isascii() else text.translate(_stand_ins)
+
+
+def han_classes_text(text: str) -> str:
+    """As `classes_text`, with HAN_LETTER and HAN_OTHER for Chinese characters."""
+    return text if text.isascii() else text.translate(_han_stand_ins)
 
 
 def spaces_text(text: str) -> str:

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ...errors import InvalidModelFileError, UnsupportedModelError
+from .charsmap import CharsMap
 from .known_tokens import EOM, EOT, FIM_PAD, FIM_REP, FIM_SEP, FIM_TEXTS, STOP_TEXTS
 
 # Attribute bits of a token; the first seven are GGUF's token types.
@@ -13,6 +14,10 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE, LSTRIP, RSTRIP = (1 << i f
 # GGUF's type number -> bit; 0 and unknown numbers mean "undefined", which has no text.
 _BIT_OF_TYPE = np.array([0, NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE], np.uint8)
 
+_USUAL_IDS = {
+    "bert": {"bos": 101, "sep": 102, "unk": 100, "pad": 0, "mask": 103},
+    "t5": {"eos": 1, "unk": 2, "pad": 0},
+}
 _HARMONY = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")
 
 
@@ -48,12 +53,22 @@ class Vocabulary:
         self.size = len(self.texts)
         self.id_by_text: dict[str, int] = dict(zip(self.texts, range(self.size), strict=True))
         self.attrs = self._attrs()
-        # Both are read now: the file may be closed before the first text is encoded.
+        # All are read now: the file may be closed before the first text is encoded.
         self.merges = _merges(metadata.get("tokenizer.ggml.merges"))
         scores = self._array("scores")
         self.scores = np.zeros(self.size, np.float32)
         if scores is not None:
             self.scores[:] = scores
+        self.charsmap = CharsMap(None)
+        if model == "t5":
+            if scores is None or not np.isfinite(self.scores).all():
+                raise InvalidModelFileError(
+                    "tokenizer.ggml.scores must hold a finite number for each token: "
+                    "a unigram vocabulary can't be used without its scores"
+                )
+            self.charsmap = CharsMap(metadata.get("tokenizer.ggml.precompiled_charsmap"))
+        template = metadata.get("tokenizer.chat_template.rerank")
+        self.rerank_template = template if isinstance(template, str) else None
         self._special_ids()
         self.stop_ids = self._stop_ids()
         self._strip_attributes()
@@ -90,6 +105,11 @@ class Vocabulary:
         spm = self.model == "llama" and token_id < self.size
         return token_id if spm and self.attrs[token_id] & bits else None
 
+    def _usual_id(self, name: str) -> int | None:
+        """The id that BERT's or T5's files have; llama.cpp takes it whatever the token there is."""
+        token_id = _USUAL_IDS.get(self.model, {}).get(name)
+        return token_id if token_id is not None and token_id < self.size else None
+
     def _detect(self, texts: tuple[str, ...]) -> int | None:
         """The first of these texts in the vocabulary; it is a control token from then on."""
         for text in texts:
@@ -103,10 +123,20 @@ class Vocabulary:
         def first(*ids: int | None) -> int | None:
             return next((i for i in ids if i is not None), None)
 
-        self.bos_id = first(self._key_id("bos"), self._default_id(1, CONTROL))
-        self.eos_id = first(self._key_id("eos"), self._default_id(2, CONTROL))
-        self.unk_id = first(self._key_id("unknown"), self._default_id(0, UNKNOWN | CONTROL))
-        self.pad_id = self._key_id("padding")
+        # BERT's files name their first token CLS.
+        bos = ("bos", "cls") if self.model == "bert" else ("bos",)
+        self.bos_id = first(self._key_id(*bos), self._default_id(1, CONTROL), self._usual_id("bos"))
+        self.eos_id = first(
+            self._key_id("eos"), self._default_id(2, CONTROL), self._usual_id("eos")
+        )
+        self.unk_id = first(
+            self._key_id("unknown"),
+            self._default_id(0, UNKNOWN | CONTROL),
+            self._usual_id("unk"),
+        )
+        self.pad_id = first(self._key_id("padding"), self._usual_id("pad"))
+        self.sep_id = first(self._key_id("seperator"), self._usual_id("sep"))  # GGUF's spelling
+        self.mask_id = first(self._key_id("mask"), self._usual_id("mask"))
         eot, eom = self._key_id("eot"), self._key_id("eom")
         self.eot_id = self._detect(EOT) if eot is None else eot
         self.eom_id = self._detect(EOM) if eom is None else eom
@@ -149,7 +179,8 @@ class Vocabulary:
         architecture = str(self.metadata.get("general.architecture") or "")
         special = np.flatnonzero(self.attrs & (CONTROL | USER_DEFINED | UNKNOWN))
         lstrip = ""
-        if any(part in self.pre for part in ("jina-v2-de", "jina-v2-es", "jina-v2-code")) or any(
+        pres = ("jina-v2-de", "jina-v2-es", "jina-v2-code", "mmbert")
+        if any(part in self.pre for part in pres) or any(
             part in architecture for part in ("nomic-bert-moe", "jina-bert-v3")
         ):
             lstrip = "<mask>"
@@ -169,6 +200,16 @@ class Vocabulary:
         """A boolean of the metadata, `tokenizer.ggml.<name>`."""
         value = self.metadata.get(f"tokenizer.ggml.{name}")
         return default if value is None else bool(value)
+
+
+def needed_unk_id(vocabulary: Vocabulary) -> int:
+    """The unknown token's id, for the kinds that can't do without one."""
+    if vocabulary.unk_id is None:
+        raise InvalidModelFileError(
+            "tokenizer.ggml.unknown_token_id is missing, and the vocabulary of "
+            f"{vocabulary.size} tokens is too small for the usual one"
+        )
+    return vocabulary.unk_id
 
 
 def _texts(tokens: Any) -> list[str]:

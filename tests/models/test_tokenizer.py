@@ -166,9 +166,44 @@ def test_lone_surrogates_are_replaced() -> None:
     assert t.decode(t.encode("a\ud800b\ud83c\udf0d")) == "a\ufffdb🌍"
 
 
-def test_unknown_pre_tokenizer_warns_by_name() -> None:
-    with pytest.warns(UserWarning, match="'martian'"):
-        byte_bpe({}, pre="martian")
+@pytest.mark.parametrize(
+    ("pre", "what"), [("martian", "'martian' is unknown"), ("", "no pre-tokenizer"), (None, "no ")]
+)
+def test_unknown_or_missing_pre_tokenizer_warns(pre: str | None, what: str) -> None:
+    with pytest.warns(UserWarning, match=what):
+        byte_bpe({}, pre=pre)
+
+
+def test_pre_tokenizers_that_work_on_characters() -> None:
+    texts = {"▁": 1, "▁▁": 1, "a": 1, "b": 1, "▁a": 1, "\n": 1, "\n\n": 1, "A": 1, "a▁": 1}
+    merges = ["▁ a", "▁ ▁", "a ▁"]
+    metadata = {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "mmbert",
+        "tokenizer.ggml.tokens": list(texts),
+        "tokenizer.ggml.merges": merges,
+    }
+    words = Tokenizer.from_gguf(File(metadata))
+    spelled = [words.token_text(i) for i in words.encode("a a\n\nb  a")]
+    assert spelled == ["▁a", "▁a", "\n\n", "▁", "b", "▁", "▁a"]
+    lines = Tokenizer.from_gguf(File({**metadata, "tokenizer.ggml.pre": "sarvam-moe"}))
+    spelled = [lines.token_text(i) for i in lines.encode("a a\n\nb  a")]
+    assert spelled == ["a", "▁a", "\n", "\n", "b", "▁", "▁a"]
+    changes = {"tokenizer.ggml.model": "whitespace", "tokenizer.ggml.pre": "whitespace"}
+    chars = Tokenizer.from_gguf(File({**metadata, **changes}))
+    assert [chars.token_text(i) for i in chars.encode("a\u3000A b\n")] == ["a", "A", "b"]
+    lower = Tokenizer.from_gguf(
+        File({**metadata, **changes, "tokenizer.ggml.normalizer.lowercase": True})
+    )
+    assert lower.encode("A") == lower.encode("a") != chars.encode("A")
+
+
+def test_kimi_words_hold_no_chinese_characters() -> None:
+    pre = PreTokenizer("kimi-k2")
+    text = "don't中文\u00e9tude 日本x 1234 (中)!!\n z"
+    assert pre.split(text) == [
+        "don't", "中文", "étude", " ", "日本", "x", " ", "123", "4", " (", "中", ")!!\n", " z"
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", sorted(PRE_TOKENIZERS))
@@ -190,10 +225,7 @@ def test_long_runs_take_no_quadratic_time(char: str) -> None:
     assert time.process_time() - started < 6
 
 
-def test_other_kinds_of_vocabulary_are_named() -> None:
-    metadata = {"tokenizer.ggml.model": "bert", "tokenizer.ggml.tokens": ["a"]}
-    with pytest.raises(UnsupportedModelError, match="WPM"):
-        Tokenizer.from_gguf(File(metadata=metadata))
+def test_a_file_without_a_tokenizer_is_named() -> None:
     with pytest.raises(UnsupportedModelError, match="no tokenizer"):
         Tokenizer.from_gguf(File(metadata={}))
 

@@ -3,12 +3,15 @@
 import json
 import lzma
 import warnings
-from collections.abc import Callable
+from collections import ChainMap
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from llamba.errors import UnsupportedModelError
+from llamba.models.gguf import GGUFFile
 from llamba.models.tokenizer import Tokenizer
 
 MODELS = {
@@ -17,8 +20,8 @@ MODELS = {
     "qwen2.5-coder-0.5b": "qwen-0.5b",
     "qwen2.5-coder-1.5b": "qwen-1.5b",
 }
-VOCABULARIES = """deepseek-coder deepseek-llm falcon gemma-4 gpt-2 llama-bpe llama-spm phi-3 qwen2
-qwen35 starcoder""".split()
+VOCABULARIES = """bert-bge deepseek-coder deepseek-llm falcon gemma-4 gpt-2 llama-bpe llama-spm
+nomic-bert-moe phi-3 qwen2 qwen35 starcoder""".split()
 
 
 def check(tokenizer: Tokenizer, golden: Path) -> None:
@@ -65,10 +68,26 @@ def test_ids_and_texts_of_vocabulary_files(
     check(Tokenizer.from_file(vocabulary(name)), golden)
 
 
-@pytest.mark.parametrize("name", ["bert-bge", "nomic-bert-moe"])
-def test_kinds_that_come_later_are_refused(name: str, vocabulary: Callable[[str], Path]) -> None:
-    with pytest.raises(UnsupportedModelError, match="not supported"):
-        Tokenizer.from_file(vocabulary(name))
+CASES = json.loads((Path(__file__).parent / "tokenizer_cases.json").read_text(encoding="utf-8"))
+
+
+@dataclass
+class File:
+    """What a tokenizer needs of a GGUF file."""
+
+    metadata: Mapping[str, Any]
+
+
+@pytest.mark.parametrize(
+    "case", CASES["vocabularies"], ids=lambda c: "-".join([c["vocabulary"], *c["changes"].values()])
+)
+def test_texts_that_a_search_for_differences_tried(
+    case: dict[str, Any], vocabulary: Callable[[str], Path]
+) -> None:
+    with GGUFFile.open(vocabulary(case["vocabulary"])) as gguf:
+        tokenizer = Tokenizer.from_gguf(File(ChainMap(case["changes"], dict(gguf.metadata))))
+    for text, ids in zip(CASES["texts"], case["ids"], strict=True):
+        assert tokenizer.encode(text, parse_special=True) == ids, text
 
 
 @pytest.mark.model("qwen-0.5b")
