@@ -123,7 +123,7 @@ class Pooler:
         vector = vector[: self.pooling.dimensions]
         if not np.isfinite(vector).all():
             raise LlambaError(
-                "the model gave numbers that are infinite or undefined, and so no result: the "
+                "the model gave numbers that are infinite or undefined, so no embedding or score: the "
                 "file is damaged, or its values are out of range"
             )
         length = float(np.sqrt(np.square(vector).sum()))
