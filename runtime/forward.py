@@ -47,7 +47,7 @@ def build_program(
         activations: "int8", or "float32" for the exact path.
         cache_type: "f16" or "q8_0": how K and V are kept.
         deterministic: a token's results never depend on what else runs in the step, bit for bit;
-            steps then have at most MAX_ROWS tokens.
+            steps of causal models then have at most MAX_ROWS tokens.
         context_length: of the longest sequence, for rotations that depend on it; the file's by
             default.
         progress: called with (compiled, to compile) when kernels must be compiled.
@@ -64,20 +64,20 @@ def build_program(
     numbers = numbers.for_context(context_length or numbers.context_length)
     weights = replace(weights, hyperparameters=numbers)
     _check_sizes(numbers)
-    architecture = weights.architecture
-    lanes = target().lanes
+    causal, lanes = weights.architecture.causal, target().lanes
     # Deterministic: one layout for all steps, whose arithmetic for a token is the same with any
     # other tokens beside it.
-    max_tokens = MAX_ROWS if deterministic else -(-max_tokens // lanes) * lanes
+    max_tokens = MAX_ROWS if deterministic and causal else -(-max_tokens // lanes) * lanes
+    max_rows = MAX_ROWS if causal or not deterministic else max_tokens  # a text runs in one step
     step = np.zeros(len(STEP), np.int64)
     arena, cache = Arena(), KVCache(numbers, num_pages, cache_type)
     ropes = RopeTables()
     logits = np.empty((MAX_LOGITS, numbers.vocab_size), np.float32)
     common = (weights, arena, cache, ropes, logits)
     exact, splits = activations == "float32", _splits(num_pages)
-    plain = exact or deterministic or max_sequences <= 2
-    widths = {MAX_ROWS: 0} if plain else _row_layouts(lanes)
-    hidden = arena.allocate(MAX_ROWS * numbers.dim * 4)
+    plain = exact or deterministic or max_sequences <= 2 or not causal
+    widths = {max_rows: 0} if plain else _row_layouts(lanes)
+    hidden = arena.allocate(max_rows * numbers.dim * 4)
     in_rows = {
         limit: Lowering(
             *common, exact=exact, capacity=limit, width=width, hidden=hidden, max_splits=splits
@@ -86,7 +86,7 @@ def build_program(
     }
     builders = [*in_rows.values()]
     bodies = {limit: rows.body() for limit, rows in in_rows.items()}
-    tails = {limit: rows.tail(hidden) for limit, rows in in_rows.items()}
+    tails = {limit: rows.tail(hidden) for limit, rows in in_rows.items() if causal}
     hidden_in_lanes = 0
     if not deterministic:
         many = Lowering(
@@ -98,7 +98,8 @@ def build_program(
         )
         bodies[LANES], hidden_in_lanes = many.body(), many.hidden
         builders.append(many)
-        tails |= {-limit: rows.tail(many.hidden, lanes=True) for limit, rows in in_rows.items()}
+        for limit, rows in in_rows.items() if causal else ():
+            tails[-limit] = rows.tail(many.hidden, lanes=True)
     names = {op.kernel for ops in (*bodies.values(), *tails.values()) for op in ops}
     addresses = jit.load([_RUN, _WORK, *sorted(names)], progress=progress)
     return Program(
@@ -113,7 +114,7 @@ def build_program(
         num_lanes=lanes,
         logits=logits,
         hidden=_hidden_states(weights, hidden, hidden_in_lanes, lanes),
-        causal=architecture.causal,
+        causal=causal,
         max_tokens=max_tokens,
         scratch_bytes=_scratch_bytes(numbers, lanes, max(b.widest for b in builders)),
     )
@@ -180,4 +181,5 @@ def _scratch_bytes(numbers: Hyperparameters, lanes: int, widest: int) -> int:
     in_lanes = 4 * 32 * (key + value + lanes) + 8 * 16 * lanes
     in_rows = MAX_GROUP * (4 * MAX_HEAD_DIM + 4 * 512 + 256 + 128)
     rope = 2 * max(key, value) * lanes * 4
-    return -(-(max(tile, in_lanes, in_rows, rope) + 4096) // 4096) * 4096
+    embedding = 8 * len(n) * numbers.per_layer_dim  # a row, and what decoding it takes
+    return -(-(max(tile, in_lanes, in_rows, rope, embedding) + 4096) // 4096) * 4096

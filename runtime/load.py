@@ -219,6 +219,7 @@ def _build(weights: Weights, config: EngineConfig, progress: Progress | None) ->
         activations=config.activations,
         cache_type=config.cache_type,
         deterministic=config.deterministic,
+        context_length=config.max_sequence_length,
         progress=None if progress is None else partial(progress, "compile"),
     )
 

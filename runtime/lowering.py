@@ -12,6 +12,8 @@ from .lowering_attention import AttentionLowering
 from .lowering_base import Builder
 from .lowering_experts import ExpertsLowering
 from .lowering_ffn import DenseLowering, Result
+from .lowering_latent import LatentLowering
+from .lowering_per_layer import PerLayerLowering
 from .placement import Block, enter, leave, norm_add
 from .program import Op
 from .rope_table import RopeTables
@@ -52,7 +54,10 @@ class Lowering(Builder):
             hidden=hidden,
         )
         self.logits = logits
-        self._attention = AttentionLowering(self, max_splits=max_splits)
+        latent = self.numbers.latent is not None
+        lowering = LatentLowering if latent else AttentionLowering
+        self._attention = lowering(self, max_splits=max_splits)
+        self._per_layer = PerLayerLowering(self) if self.numbers.per_layer_dim else None
         numbers, beside = self.numbers, self.architecture.parallel_experts
         dense = [n.ffn_dim for n in numbers.layers if beside or not n.experts]
         self._dense = DenseLowering(self, max(dense, default=0))
@@ -65,8 +70,11 @@ class Lowering(Builder):
     def body(self) -> list[Op]:
         """Token ids -> the last hidden state."""
         ops = [*self._embed(), *self._attention.tables()]
+        ops += self._per_layer.embed() if self._per_layer else []
         for layer in range(self.numbers.num_layers):
-            ops += self._layer(layer) + self._scale_output(layer)
+            ops += self._layer(layer)
+            ops += self._per_layer.layer(layer) if self._per_layer else []
+            ops += self._scale_output(layer)
         return ops
 
     def _embed(self) -> list[Op]:
