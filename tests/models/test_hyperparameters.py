@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from llamba.errors import InvalidModelFileError, ModelError, UnsupportedModelError
+from llamba.errors import InvalidModelFileError
 from llamba.models.architecture import Gating, Hyperparameters, Rope, Rotation
 from llamba.models.architectures import ARCHITECTURES
 from llamba.models.gguf import GGUFFile
@@ -269,7 +269,7 @@ def test_experts() -> None:
 LATENT = {
     "attention.kv_lora_rank": 32,
     "attention.q_lora_rank": 24,
-    "rope.dimension_count": 8,
+    "rope.dimension_count": 16,
     f"{SCALING}.type": "yarn",
     f"{SCALING}.factor": 4.0,
     f"{SCALING}.yarn_log_multiplier": 0.0707,
@@ -278,25 +278,25 @@ LATENT = {
 
 def test_latent_attention_in_both_forms() -> None:
     expanded = read(
-        "deepseek2", LATENT | {"attention.key_length": 24, "attention.value_length": 16}
+        "deepseek2", LATENT | {"attention.key_length": 32, "attention.value_length": 16}
     )
     first, latent = expanded.layers[0], expanded.latent
     assert latent is not None and not latent.absorbed and latent.q_rank == 0
-    assert (first.num_kv_heads, first.key_dim, first.value_dim) == (4, 24, 16)
+    assert (first.num_kv_heads, first.key_dim, first.value_dim) == (4, 32, 16)
     assert rotation_of(expanded).offset == 16 and rotation_of(expanded).magnitude == 1.0
     stretch = 1 + 0.1 * 0.707 * math.log(4)
-    assert first.attention_scale == pytest.approx(stretch**2 / math.sqrt(24))
+    assert first.attention_scale == pytest.approx(stretch**2 / math.sqrt(32))
     absorbed = read(
         "deepseek2",
-        LATENT | {"attention.key_length_mla": 24, "attention.value_length_mla": 16},
+        LATENT | {"attention.key_length_mla": 32, "attention.value_length_mla": 16},
         tensor("blk.0.attn_k_b.weight", 4, 32, 16),
         tensor("blk.0.attn_q_a.weight", 24, 64),
     )
     first, latent = absorbed.layers[0], absorbed.latent
     assert latent is not None and latent.absorbed and latent.q_rank == 24
-    assert (first.num_kv_heads, first.key_dim, first.value_dim) == (1, 40, 32)
+    assert (first.num_kv_heads, first.key_dim, first.value_dim) == (1, 48, 32)
     assert rotation_of(absorbed).offset == 32
-    assert first.attention_scale == pytest.approx(stretch**2 / math.sqrt(24))
+    assert first.attention_scale == pytest.approx(stretch**2 / math.sqrt(32))
 
 
 def test_heads_of_classifiers() -> None:
@@ -309,76 +309,7 @@ def test_heads_of_classifiers() -> None:
     assert read("bert", {}, head).head_pooling == "cls"
     assert read("modern-bert", {}, head).head_pooling == "mean"
     assert read("modern-bert", {"classifier.pooling_type": 2}, head).head_pooling == "cls"
-    with pytest.raises(InvalidModelFileError, match="output_labels is '1 labels'"):
+    with pytest.raises(
+        InvalidModelFileError, match=r"output_labels is \['yes'\], expected 2 labels"
+    ):
         read("qwen3", {"classifier.output_labels": ["yes"]}, head)
-
-
-ONE_GROUP = {"expert_group_used_count": 1}
-LONG_KEY = {"attention.key_length": 24}
-BAD: list[tuple[str, dict[str, Any], type[ModelError]]] = [
-    ("llama", {"attention.clamp_kqv": 8.0}, UnsupportedModelError),
-    ("llama", {"attention.head_count_kv": np.array([2, 2])}, InvalidModelFileError),
-    ("llama", {"attention.head_count_kv": np.array([2, 2, 3, 2])}, InvalidModelFileError),
-    ("llama", {"attention.head_count": np.array([4.0] * 4)}, InvalidModelFileError),
-    ("llama", {"attention.key_length": 24}, UnsupportedModelError),
-    ("llama", {"attention.key_length": 2048}, UnsupportedModelError),
-    ("llama", {"attention.value_length": 32}, UnsupportedModelError),
-    ("llama", {"attention.rope_pattern": 1}, InvalidModelFileError),
-    ("llama", {"nextn_predict_layers": 4}, InvalidModelFileError),
-    ("llama", {f"{SCALING}.type": "su"}, UnsupportedModelError),
-    ("llama", {f"{SCALING}.attn_factor": 0.0}, InvalidModelFileError),
-    ("llama", {f"{SCALING}.factor": -1.0}, InvalidModelFileError),
-    ("llama", {"rope.freq_base": 1.0}, InvalidModelFileError),
-    ("llama", {"rope.dimension_count": 18}, InvalidModelFileError),
-    ("llama", {"attention.scale": float("nan")}, InvalidModelFileError),
-    ("llama", {"attention.causal": 1}, InvalidModelFileError),
-    ("gemma3", {"attention.sliding_window_pattern": "6"}, InvalidModelFileError),
-    ("gemma3", {"attention.sliding_window_pattern": np.array([True])}, InvalidModelFileError),
-    ("gemma3", {"rope.freq_base_swa": 0.5}, InvalidModelFileError),
-    ("gemma3", {"rope.dimension_count_swa": 32}, InvalidModelFileError),
-    ("gemma4", {"attention.sliding_window_pattern": None}, InvalidModelFileError),
-    ("granite", {"logit_scale": None}, InvalidModelFileError),
-    ("minicpm", {"embedding_scale": None}, InvalidModelFileError),
-    ("gptneox", {"use_parallel_residual": "yes"}, InvalidModelFileError),
-    ("modern-bert", {"hidden_activation": "tanh"}, UnsupportedModelError),
-    ("llama", EXPERTS | {"expert_used_count": 9}, InvalidModelFileError),
-    ("llama", EXPERTS | {"expert_gating_func": 4}, UnsupportedModelError),
-    ("llama", EXPERTS | {"expert_gating_func": 2.0}, InvalidModelFileError),
-    ("llama", EXPERTS | {"expert_weights_norm": 1}, InvalidModelFileError),
-    ("llama", EXPERTS | {"expert_weights_scale": -1.0}, InvalidModelFileError),
-    ("llama", EXPERTS | {"expert_group_count": 3} | ONE_GROUP, InvalidModelFileError),
-    ("llama", EXPERTS | {"expert_used_count": np.array([2, 2, 4, 2])}, UnsupportedModelError),
-    ("llama", EXPERTS | {"leading_dense_block_count": 2}, InvalidModelFileError),
-    ("deepseek2", {"attention.kv_lora_rank": 0} | LONG_KEY, InvalidModelFileError),
-    ("deepseek2", {"rope.dimension_count": 24} | LONG_KEY, InvalidModelFileError),
-    ("llama", {"attention.shared_kv_layers": 4}, InvalidModelFileError),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("name", "keys", "error"), BAD)
-def test_bad_values_are_refused_by_key(
-    name: str, keys: dict[str, Any], error: type[ModelError]
-) -> None:
-    needed = {
-        "granite": {"logit_scale": 8.0},
-        "gemma3": {"attention.sliding_window": 8},
-        "gemma4": {"attention.sliding_window": 8},
-        "deepseek2": {"attention.kv_lora_rank": 32, "attention.value_length": 16},
-        "minicpm": {"logit_scale": 1.0, "residual_scale": 1.0},
-    }.get(name, {})
-    with pytest.raises(error) as caught:
-        read(name, needed | keys, ROUTER, DOWN)
-    message = str(caught.value)
-    assert message.startswith("made-up.gguf: ")
-    assert any(f"{name}.{key} is " in message for key in keys), message
-
-
-@pytest.mark.parametrize("groups", [{"expert_group_used_count": 5}, {"expert_group_used_count": 0}])
-def test_bad_groups_are_refused(groups: dict[str, Any]) -> None:
-    with pytest.raises(InvalidModelFileError, match="expert_group_used_count is"):
-        read("dots1", EXPERTS | {"expert_group_count": 4} | groups, ROUTER, DOWN)
-
-
-def test_experts_without_a_router_are_refused() -> None:
-    with pytest.raises(InvalidModelFileError, match="expert_count is 8.*no layer has a router"):
-        read("llama", EXPERTS)
