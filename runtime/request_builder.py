@@ -96,17 +96,19 @@ class RequestBuilder:
         self, query: str, document: str, ranking: "Ranking", truncate: bool, **options: Any
     ) -> Request:
         """A query and a document to score together."""
-        most = self._longest * self._tokenizer.longest_token
-        text = document[:most] if truncate else document  # megabytes would take seconds
+        longest, encode = self._longest, self._tokenizer.encode_pair
+        text = document
+        if truncate:  # megabytes would take seconds
+            text = document[: longest * self._tokenizer.longest_token]
         self._check_length(len(query) + (0 if truncate else len(text)))
-        ids = self._tokenizer.encode_pair(query, text, template=ranking.template)
-        while truncate and text and len(ids) > self._longest:
-            own = self._tokenizer.encode(text, add_special=False)
-            kept = own[: max(0, len(own) - (len(ids) - self._longest))]
-            shorter = self._tokenizer.decode(kept)
-            # Tokens need not come out the same of a text that was cut: then it is cut again.
-            text = shorter if len(shorter) < len(text) else text[: len(text) * 7 // 8]
-            ids = self._tokenizer.encode_pair(query, text, template=ranking.template)
+        ids = encode(query, text, template=ranking.template)
+        if truncate and len(ids) > longest > len(encode(query, "", template=ranking.template)):
+            if ranking.in_template:  # which has an end that must stay
+                while len(ids) > longest:
+                    text = text[: min(len(text) - 1, len(text) * longest // len(ids))]
+                    ids = encode(query, text, template=ranking.template)
+            else:
+                ids = _cut(ids, longest, ids[-1] in (self._tokenizer.eos_id, self._tokenizer.sep_id))
         return self._request(document, ids, _NOTHING, pooling=ranking.pooling, **options)
 
     def choose_pooling(self, kind: Any, normalize: Any, dimensions: Any) -> Pooling:
@@ -241,14 +243,9 @@ class RequestBuilder:
             self._check_length(len(text))
             return encode(text, add_special=True, parse_special=False)
         # Megabytes would take seconds.
-        ids = encode(
-            text[: longest * self._tokenizer.longest_token], add_special=True, parse_special=False
-        )
-        if len(ids) <= longest:
-            return ids
-        # A token that the tokenizer puts at the end stays there: models pool it, or look for it.
-        ends = ids[-1:] if encode("a", add_special=True)[-1:] == ids[-1:] else []
-        return ids[: longest - len(ends)] + ends
+        text = text[: longest * self._tokenizer.longest_token]
+        ids = encode(text, add_special=True, parse_special=False)
+        return _cut(ids, longest, encode("a", add_special=True)[-1:] == ids[-1:])
 
     def _too_long(self, count: int, answered: bool) -> ContextLengthError:
         why = " and must hold the answer too" if answered else ""
@@ -278,6 +275,13 @@ class RequestBuilder:
                 f"the prompt has {num_characters:,} characters, but context_length is "
                 f"{self._context_length} tokens of at most {longest} characters: shorten the prompt"
             )
+
+
+def _cut(ids: list[int], most: int, keep_last: bool) -> list[int]:
+    """The first tokens; one that the tokenizer has put at the end stays: models look for it."""
+    if len(ids) <= most:
+        return ids
+    return [*ids[: most - 1], ids[-1]] if keep_last else ids[:most]
 
 
 def template_options(

@@ -38,10 +38,14 @@ class RerankResult:
 
 @dataclass(frozen=True)
 class Ranking:
-    """How a model scores: what its requests pool, and its prompt where the file has none."""
+    """How a model scores: what its requests pool, and its prompt where the file has none.
+
+    in_template: the texts are part of a prompt, and not just one behind the other.
+    """
 
     pooling: Pooling
     template: str | None = None
+    in_template: bool = False
 
 
 class Reranks:
@@ -161,6 +165,8 @@ def ranking_of(
     and means nothing.
     """
     architecture = metadata.get("general.architecture")
+    template = _template(tokenizer, metadata)
+    in_template = template is not None or tokenizer.vocabulary.rerank_template is not None
     if heads.num_labels:
         at = _label(heads.num_labels, metadata.get(f"{architecture}.classifier.output_labels"))
         as_is = not normalize or heads.is_softmax
@@ -169,9 +175,8 @@ def ranking_of(
             found = heads.score(pooled)[at : at + 1]
             return found if as_is else sigmoid(found)
 
-        return Ranking(_pooling(heads.kind, score), _template(tokenizer, metadata))
-    template = _template(tokenizer, metadata)
-    if tokenizer.vocabulary.rerank_template is None and template is None:
+        return Ranking(_pooling(heads.kind, score), template, in_template)
+    if not in_template:
         raise UnsupportedTaskError(
             f"the model (architecture {architecture}) is no reranker: it has neither a classifier's "
             "head (cls.output) nor a rerank template; load a reranker, such as bge-reranker or "
@@ -181,6 +186,7 @@ def ranking_of(
     return Ranking(
         _pooling("last", lambda pooled: heads.choice(pooled, answers)[:1]),
         template,
+        in_template,
     )
 
 

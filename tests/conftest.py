@@ -1,5 +1,6 @@
 """Fixtures for all tests: the goldens, the real models, tiny models built on the spot."""
 
+import importlib
 import importlib.util
 import json
 import os
@@ -124,6 +125,14 @@ def model_path(request: pytest.FixtureRequest, models: Callable[[str], Path]) ->
 def tiny() -> ModuleType:
     """The module tests/tiny.py: builders of tiny models, vocabularies and blocks."""
     return _load("tiny")
+
+
+@pytest.fixture(scope="session")
+def tiny_models() -> Iterator[ModuleType]:
+    """The module tiny_models/tiny_catalogue.py, whose siblings import each other by name."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(HERE / "tiny_models"))
+        yield importlib.import_module("tiny_catalogue")
 
 
 @pytest.fixture(scope="session")
