@@ -13,6 +13,8 @@ _ENGINE = {
     "cache_type": "--cache-type",
     "prefix_cache": "--no-prefix-cache",
     "deterministic": "--deterministic",
+    "pooling": "--pooling",
+    "dimensions": "--dimensions",
 }
 _SERVER = {
     "port": "--port",

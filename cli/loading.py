@@ -28,15 +28,16 @@ def find(name: str) -> Path:
         return store.resolve(name, progress=update)
 
 
-def open_llm(name: str, options: EngineOptions) -> "LLM":
-    """The model, ready to generate; shows what takes long on stderr."""
+def open_llm(name: str, options: EngineOptions, *, max_sequences: int | None = 1) -> "LLM":
+    """The model, ready to generate; shows what takes long on stderr.
+
+    max_sequences: one conversation by default: no kernels for many are compiled on the first start.
+    """
     show_warnings()
     from ..runtime.llm import LLM
 
     with progress(name) as update:
-        # One conversation: no kernels for many are compiled on the first start.
-        given = {"max_sequences": 1, **options.given()}
-        return LLM(name, progress=update, **given)
+        return LLM(name, progress=update, max_sequences=max_sequences, **options.given())
 
 
 def check_prompt_cache(file: Path | None, options: EngineOptions) -> None:

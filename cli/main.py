@@ -22,6 +22,8 @@ COMMANDS = {
     "list": "Show the models in the cache.",
     "rm": "Delete a model from the cache.",
     "show": "Show what is in a model file and what it needs.",
+    "embed": "Turn texts into vectors.",
+    "rerank": "Sort documents by how well they fit a query.",
     "tokenize": "Show the tokens of a text.",
     "bench": "Measure prefill and decode speed, as llama-bench does.",
     "doctor": "Show what llamba found on this machine.",

@@ -17,6 +17,8 @@ DEFAULT_MAX_SEQUENCES = 16
 MAX_SEQUENCES = 256
 MIN_KV_TOKENS = 2 * PAGE_SIZE  # a sequence's page, and one to copy a shared page to
 MAX_KV_TOKENS = 1 << 28
+MAX_STEP_TOKENS = 8192
+STEP_TOKENS = 512  # of a decoder: longer prompts run in chunks
 ACTIVATIONS = ("int8", "float32")
 
 
@@ -35,19 +37,20 @@ class EngineConfig:
 
     context_length: int  # tokens of one sequence, prompt and answer together
     num_threads: int
-    max_tokens: int = 512  # tokens of one step: longer prompts run in chunks
+    max_tokens: int = STEP_TOKENS  # of one step
     activations: str = "int8"
     max_sequences: int = DEFAULT_MAX_SEQUENCES  # that run at once; the others wait
     kv_tokens: int = 0  # positions of all KV pages together; 0 becomes one context
     cache_type: str = "f16"
     deterministic: bool = False
     prefix_cache: bool = True
+    whole_prompts: bool = False  # an encoder, whose tokens see the whole text: one step for each
 
     def __post_init__(self) -> None:
         """Check every field."""
         _check_int("context_length", self.context_length, 1, 1 << 24)
         _check_int("num_threads", self.num_threads, 1, 1024)
-        _check_int("max_tokens", self.max_tokens, 1, 8192)
+        _check_int("max_tokens", self.max_tokens, 1, MAX_STEP_TOKENS)
         _check_int("max_sequences", self.max_sequences, 1, MAX_SEQUENCES)
         if self.kv_tokens == 0 and type(self.kv_tokens) is int:
             object.__setattr__(self, "kv_tokens", max(self.context_length, MIN_KV_TOKENS))
@@ -65,7 +68,8 @@ class EngineConfig:
     @property
     def max_sequence_length(self) -> int:
         """Tokens of the longest sequence: the context, or the whole pool where that is smaller."""
-        return min(self.context_length, self.num_pages * PAGE_SIZE)
+        longest = min(self.context_length, self.num_pages * PAGE_SIZE)
+        return min(longest, self.max_tokens) if self.whole_prompts else longest
 
 
 def num_pages_for(num_tokens: int) -> int:

@@ -35,6 +35,7 @@ class EngineCore:
         tokenizer: shows tokens in log-probabilities.
         max_sequences: answers that are made at once; the others wait.
         prefix_cache: keep the pages of what ended, and find them for others.
+        whole_prompts: the program is an encoder: a text runs in one step, and no page is shared.
         clock: seconds; tests have their own.
     """
 
@@ -45,6 +46,7 @@ class EngineCore:
         *,
         max_sequences: int = 16,
         prefix_cache: bool = True,
+        whole_prompts: bool = False,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.program = program
@@ -52,7 +54,8 @@ class EngineCore:
         self.counters = Counters()
         self._tokenizer = tokenizer
         self._max_sequences = max_sequences
-        self._prefix_cache = prefix_cache
+        self._whole_prompts = whole_prompts
+        self._prefix_cache = prefix_cache and not whole_prompts
         self._budget = StepBudget(program.max_tokens)
         self._live: dict[int, Completion] = {}  # by sequence id
         self._timed: dict[str, Request] = {}  # those with a deadline, by request id
@@ -360,6 +363,7 @@ class EngineCore:
             max_tokens=program.max_tokens,
             max_sequences=self._max_sequences,
             max_logits=program.max_logits,
+            whole_prompts=self._whole_prompts,
         )
 
 

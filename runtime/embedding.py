@@ -29,6 +29,7 @@ class Embeds:
         pooling: PoolingKind | None = None,
         normalize: bool = True,
         dimensions: int | None = None,
+        truncate: bool = False,
         priority: int = 0,
         timeout_s: float | None = None,
         cache_prompt: bool = True,
@@ -38,7 +39,8 @@ class Embeds:
             cat, dog, tax = llm.embed(["A cat purrs.", "A dog barks.", "The tax is due in May."])
             print(cat.embedding @ dog.embedding > cat.embedding @ tax.embedding)
 
-        They are the model's hidden states after its output norm, pooled over the text's tokens. All
+        They are the model's hidden states after its output norm, pooled over the text's tokens, and
+        what the file has on top of that (EmbeddingGemma's dense layers). All
         texts run at once, beside whatever else is asked of the model, and may be as long as the
         context.
 
@@ -46,10 +48,11 @@ class Embeds:
             inputs: a text, token ids, or a list of these. The tokenizer adds its special tokens to
                 texts; control tokens written in them are plain text.
             pooling: "mean" of all tokens, the "last" or the first one ("cls"). None: what the file
-                says, else the mean.
+                says, else the mean. "rank": the results of the file's classifier head, as they are.
             normalize: to length 1, so that the dot product is the cosine.
             dimensions: keep only the first so many numbers (before they are normalized), for models
                 that were trained for it.
+            truncate: cut texts that are too long, instead of refusing them.
             priority: 0 for somebody who waits; 1 works in the background, when there is room.
             timeout_s: seconds after which what is not ready ends without an embedding
                 (`outputs[0].stop_reason` is "timeout").
@@ -72,6 +75,7 @@ class Embeds:
             pooling=pooling,
             normalize=normalize,
             dimensions=dimensions,
+            truncate=truncate,
             priority=priority,
             timeout_s=timeout_s,
             cache_prompt=cache_prompt,
@@ -84,6 +88,7 @@ class Embeds:
         pooling: PoolingKind | None = None,
         normalize: bool = True,
         dimensions: int | None = None,
+        truncate: bool = False,
         priority: int = 0,
         timeout_s: float | None = None,
         cache_prompt: bool = True,
@@ -99,7 +104,7 @@ class Embeds:
 
         def build(text: object) -> Request:
             known = _as_input(text)
-            return self._builder.from_input(known, chosen, **options)
+            return self._builder.from_input(known, chosen, truncate, **options)
 
         if isinstance(inputs, str) or _is_token_ids(inputs):
             return self.engine.submit(build(inputs))

@@ -63,6 +63,7 @@ class Engine:
         tokenizer: shows tokens in log-probabilities.
         max_sequences: answers that are made at once; the others wait.
         prefix_cache: keep the pages of what ended, and find them for others.
+        whole_prompts: the program is an encoder.
     """
 
     def __init__(
@@ -72,9 +73,14 @@ class Engine:
         *,
         max_sequences: int = 16,
         prefix_cache: bool = True,
+        whole_prompts: bool = False,
     ) -> None:
         self.core = EngineCore(
-            program, tokenizer, max_sequences=max_sequences, prefix_cache=prefix_cache
+            program,
+            tokenizer,
+            max_sequences=max_sequences,
+            prefix_cache=prefix_cache,
+            whole_prompts=whole_prompts,
         )
         self._mailbox = _Mailbox()
         self._thread: threading.Thread | None = None

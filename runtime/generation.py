@@ -95,9 +95,11 @@ class Generates:
             list, a prompt that can't be run has its error in `error`, and the others are answered.
 
         Raises:
+            UnsupportedTaskError: the model is an encoder.
             InvalidParameterError: wrong parameters, before anything runs.
             InvalidParameterError, ContextLengthError: the prompt can't be run, if it is no list.
         """
+        self._builder.check_answers()
         texts = normalize_prompts(prompts)
         each = normalize_params(params, sampling_params, len(texts), self.default_params)
         return self._start(
@@ -166,6 +168,7 @@ class Generates:
                 list of conversations.
             InvalidParameterError, ContextLengthError: as in generate().
         """
+        self._builder.check_answers()
         conversations = normalize_conversations(messages)
         each = normalize_params(params, sampling_params, len(conversations), self.default_params)
         self._builder.check_template()

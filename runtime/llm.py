@@ -1,6 +1,7 @@
 """LLM: a loaded model, from its file to its end. The Python front door; the others use it too.
 
-What it does with prompts is in generation.py, with texts to embed in embedding.py.
+What it does with prompts is in generation.py, with texts to embed in embedding.py, with documents
+to sort in reranking.py.
 """
 
 import os
@@ -16,6 +17,7 @@ from .generation import Generates
 from .load import Progress, load
 from .params import SamplingParams
 from .request_builder import RequestBuilder
+from .reranking import Reranks
 from .stats import EngineStats
 
 if TYPE_CHECKING:
@@ -25,8 +27,8 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 
-class LLM(Generates, Embeds):
-    """A model that answers, and embeds texts.
+class LLM(Generates, Embeds, Reranks):
+    """A model that answers, embeds texts, or sorts documents.
 
     Args:
         model: a path, a catalogue name ("smollm2") or "hf:owner/repo[:quant]".
@@ -106,6 +108,7 @@ class LLM(Generates, Embeds):
             self.tokenizer,
             max_sequences=self.config.max_sequences,
             prefix_cache=self.config.prefix_cache,
+            whole_prompts=self.config.whole_prompts,
         )
         self._builder = RequestBuilder(self._loaded, base)
         self._process_id = os.getpid()

@@ -11,15 +11,18 @@ from typing import TYPE_CHECKING, Any
 from ..errors import ChatTemplateError, InvalidParameterError
 from ..models.gguf import GGUFFile
 from ..models.weights import Weights
+from .batch import PAGE_SIZE
 from .cache import CACHE_TYPES, kv_bytes_per_page
 from .config import (
     DEFAULT_MAX_SEQUENCES,
+    MAX_STEP_TOKENS,
+    STEP_TOKENS,
     EngineConfig,
     check_choice,
     choose_context_length,
     choose_kv_tokens,
 )
-from .footprint import memory_need
+from .footprint import arena_bytes, memory_need
 from .memory import available_memory, check_memory
 from .params import SamplingParams
 from .threads import default_num_threads
@@ -148,15 +151,22 @@ def configure(
     """Sizes from the settings, the model and the machine; ResourceError if it does not fit.
 
     The context may take half of the memory that is free, the pool of all sequences a quarter.
+
+    An encoder's text runs in one step, which is as long as the context. Such steps hold one text
+    each where it must be the same, bit for bit, alone and beside others.
     """
+    encoder = not weights.architecture.causal
+    if encoder and deterministic:
+        max_sequences, deterministic = 1, False
     check_choice("cache_type", cache_type, CACHE_TYPES)
     page = kv_bytes_per_page(weights.hyperparameters, cache_type)
     available = available_memory()
     half, quarter = (None, None) if available is None else (available // 2, available // 4)
+    longest = weights.hyperparameters.context_length
     length = choose_context_length(
         context_length,
-        weights.hyperparameters.context_length,
-        kv_bytes_per_page=page,
+        min(longest, MAX_STEP_TOKENS) if encoder else longest,
+        kv_bytes_per_page=page + (_step_bytes_per_page(weights, activations) if encoder else 0),
         budget=half,
     )
     config = EngineConfig(
@@ -167,7 +177,9 @@ def configure(
         kv_tokens=choose_kv_tokens(kv_tokens, length, kv_bytes_per_page=page, budget=quarter),
         cache_type=cache_type,
         deterministic=deterministic,
-        prefix_cache=prefix_cache,
+        prefix_cache=prefix_cache and not encoder if type(prefix_cache) is bool else prefix_cache,
+        max_tokens=max(STEP_TOKENS, length) if encoder else STEP_TOKENS,
+        whole_prompts=encoder,
     )
     check_memory(
         memory_need(weights, config),
@@ -177,6 +189,22 @@ def configure(
         advice=' or cache_type="q8_0"' if cache_type == "f16" else "",
     )
     return config
+
+
+def _step_bytes_per_page(weights: Weights, activations: str) -> int:
+    """What a page's worth of tokens takes in a step."""
+    few, many = (
+        EngineConfig(
+            context_length=n,
+            num_threads=1,
+            max_tokens=n,
+            activations=activations,
+            whole_prompts=True,
+        )
+        for n in (STEP_TOKENS, MAX_STEP_TOKENS)
+    )
+    more = arena_bytes(weights, many) - arena_bytes(weights, few)
+    return max(0, more * PAGE_SIZE // (MAX_STEP_TOKENS - STEP_TOKENS))
 
 
 def _build(weights: Weights, config: EngineConfig, progress: Progress | None) -> "Program":

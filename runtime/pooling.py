@@ -1,5 +1,6 @@
 """Pooling: from the hidden states of a text's tokens to one vector for the whole text."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -8,10 +9,12 @@ from numpy.typing import NDArray
 
 from ..errors import InvalidParameterError, LlambaError
 
-PoolingKind = Literal["mean", "last", "cls"]
-KINDS: tuple[PoolingKind, ...] = get_args(PoolingKind)
+StateKind = Literal["mean", "last", "cls"]
+PoolingKind = Literal["mean", "last", "cls", "rank"]
+KINDS: tuple[StateKind, ...] = get_args(StateKind)
 # GGUF's `{arch}.pooling_type`. 0 is none: the file leaves it open.
-_OF_FILE: dict[int, PoolingKind] = {0: "mean", 1: "mean", 2: "cls", 3: "last"}
+_OF_FILE: dict[int, StateKind] = {0: "mean", 1: "mean", 2: "cls", 3: "last"}
+_RANK = 4  # a classifier's or reranker's
 
 
 @dataclass(frozen=True)
@@ -20,11 +23,13 @@ class Pooling:
 
     kind: "mean" of all tokens, the "last" token, or the first one ("cls"). normalize: to length 1.
     dimensions: only the first so many numbers, for models that were trained for it (Matryoshka).
+    finish: what the file has on top of the pooled state, float64 (dim,); before the others.
     """
 
-    kind: PoolingKind
+    kind: StateKind
     normalize: bool = True
     dimensions: int | None = None
+    finish: Callable[[NDArray[Any]], NDArray[Any]] | None = None
 
 
 def choose_pooling(
@@ -33,7 +38,7 @@ def choose_pooling(
     """Settings checked against a model; a `kind` of None: as the file says, else the mean.
 
     Args:
-        dim: numbers in the model's hidden state.
+        dim: numbers of the model's embeddings.
         of_file: the file's pooling_type, if it has one.
 
     Raises:
@@ -45,13 +50,14 @@ def choose_pooling(
     if kind is None:
         kind = "mean" if of_file is None else _OF_FILE.get(of_file)
         if kind is None:
+            why = " (rank: it is a reranker or classifier)" if of_file == _RANK else ""
             raise InvalidParameterError(
-                f"the file's pooling_type {of_file} gives no embedding: pass pooling="
+                f"the file's pooling_type {of_file}{why} gives no embedding: pass pooling="
                 + " or ".join(map(repr, KINDS))
             )
     elif kind not in KINDS:
         raise InvalidParameterError(
-            f"pooling={kind!r}: must be one of {', '.join(KINDS)}, or None for the model's own"
+            f"pooling={kind!r}: must be one of {', '.join(KINDS)}, rank, or None for the model's own"
         )
     if not isinstance(normalize, bool):
         raise InvalidParameterError(f"normalize={normalize!r}: must be True or False")
@@ -110,10 +116,14 @@ class Pooler:
         """
         expected = self._num_tokens if self.pooling.kind == "mean" else 1
         assert self._sum is not None and self._num_taken == expected, "states are missing"
-        vector = self._sum[: self.pooling.dimensions] / expected
+        vector = self._sum / expected
+        with np.errstate(invalid="ignore", over="ignore"):  # a broken file's: looked at below
+            if self.pooling.finish is not None:
+                vector = self.pooling.finish(vector)
+        vector = vector[: self.pooling.dimensions]
         if not np.isfinite(vector).all():
             raise LlambaError(
-                "the model gave numbers that are infinite or undefined, and so no embedding: the "
+                "the model gave numbers that are infinite or undefined, so no embedding or score: the "
                 "file is damaged, or its values are out of range"
             )
         length = float(np.sqrt(np.square(vector).sum()))

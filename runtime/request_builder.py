@@ -3,12 +3,21 @@
 import secrets
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import ChatTemplateError, ContextLengthError, InvalidParameterError, LlambaError
+from ..errors import (
+    ChatTemplateError,
+    ContextLengthError,
+    InvalidParameterError,
+    LlambaError,
+    UnsupportedTaskError,
+)
 from .constraints import Constraints
+from .heads import Heads
 from .load import Loaded
 from .outputs import RequestOutput, failed_output
 from .params import SamplingParams
@@ -18,7 +27,9 @@ from .request import Request, new_request_id
 
 if TYPE_CHECKING:
     from ..models.chat import ChatTemplate
+    from .reranking import Ranking
 
+_ENDPOINTS = {"rerank()": "rerank", "embed()": "embeddings"}
 MAX_PRIORITY = 100
 _NOTHING = SamplingParams(max_tokens=0, temperature=0, seed=0)  # to sample
 
@@ -69,21 +80,74 @@ class RequestBuilder:
             None, ids, params, template=template, show_ids=self._answer_tags(), **options
         )
 
-    def from_input(self, text: str | list[int], pooling: Pooling, **options: Any) -> Request:
+    def from_input(
+        self, text: str | list[int], pooling: Pooling, truncate: bool = False, **options: Any
+    ) -> Request:
         """A text to embed: special tokens as the tokenizer adds them, none by what it says."""
         if not isinstance(text, str):
-            return self._request(None, text, _NOTHING, pooling=pooling, **options)
+            ids = text[: self._longest] if truncate else text
+            return self._request(None, ids, _NOTHING, pooling=pooling, **options)
         if not text:
             raise InvalidParameterError("an empty text has no embedding: leave it out")
-        self._check_length(len(text))
-        ids = self._tokenizer.encode(text, add_special=True, parse_special=False)
+        ids = self._encode_input(text, truncate)
         return self._request(text, ids, _NOTHING, pooling=pooling, **options)
+
+    def from_pair(
+        self, query: str, document: str, ranking: "Ranking", truncate: bool, **options: Any
+    ) -> Request:
+        """A query and a document to score together."""
+        longest, encode = self._longest, self._tokenizer.encode_pair
+        text = document
+        if truncate:  # megabytes would take seconds
+            text = document[: longest * self._tokenizer.longest_token]
+        self._check_length(len(query) + (0 if truncate else len(text)))
+        ids = encode(query, text, template=ranking.template)
+        if truncate and len(ids) > longest > len(encode(query, "", template=ranking.template)):
+            if ranking.in_template:  # which has an end that must stay
+                while len(ids) > longest:
+                    text = text[: min(len(text) - 1, len(text) * longest // len(ids))]
+                    ids = encode(query, text, template=ranking.template)
+            else:
+                ids = _cut(ids, longest, ids[-1] in (self._tokenizer.eos_id, self._tokenizer.sep_id))
+        return self._request(document, ids, _NOTHING, pooling=ranking.pooling, **options)
 
     def choose_pooling(self, kind: Any, normalize: Any, dimensions: Any) -> Pooling:
         """The settings of an embedding, checked; what is None is the model's own."""
-        metadata, dim = self._loaded.gguf.metadata, self._loaded.weights.hyperparameters.dim
+        heads, metadata = self._heads, self._loaded.gguf.metadata
+        if kind == "rank":
+            if not heads.num_labels:
+                raise InvalidParameterError(
+                    "pooling='rank': the model has no classifier's or reranker's head (cls.output)"
+                )
+            if dimensions is not None:
+                raise InvalidParameterError("dimensions: a head's results can't be cut")
+            return Pooling(heads.kind, normalize=False, finish=heads.score)
         of_file = metadata.get(f"{metadata.get('general.architecture')}.pooling_type")
-        return choose_pooling(kind, normalize, dimensions, dim=dim, of_file=of_file)
+        chosen = choose_pooling(kind, normalize, dimensions, dim=heads.dim, of_file=of_file)
+        return replace(chosen, finish=heads.finish_embedding) if heads.has_dense else chosen
+
+    def choose_ranking(self, normalize: Any) -> "Ranking":
+        """How the model scores documents; UnsupportedTaskError if it is no reranker."""
+        from .reranking import ranking_of
+
+        if not isinstance(normalize, bool):
+            raise InvalidParameterError(f"normalize={normalize!r}: must be True or False")
+        metadata = self._loaded.gguf.metadata
+        return ranking_of(self._heads, self._tokenizer, metadata, normalize=normalize)
+
+    def check_answers(self) -> None:
+        """Raise UnsupportedTaskError if the model can't generate text."""
+        if self._loaded.config.whole_prompts:
+            architecture = self._loaded.gguf.metadata.get("general.architecture")
+            use = "rerank()" if self._heads.num_labels else "embed()"
+            raise UnsupportedTaskError(
+                f"the model (architecture {architecture}) is an encoder and can't generate text: "
+                f"use {use}, llamba {use[:-2]} or /v1/{_ENDPOINTS[use]}, or load another model"
+            )
+
+    @cached_property
+    def _heads(self) -> Heads:
+        return Heads(self._loaded.weights)
 
     def check_template(self) -> None:
         """Raise ChatTemplateError if there is no (valid) chat template."""
@@ -149,7 +213,7 @@ class RequestBuilder:
         if not ids:
             raise InvalidParameterError("the prompt has no tokens: pass at least one")
         if len(ids) >= self._longest + (pooling is not None):  # which leaves an answer no room
-            raise self._too_long(len(ids), "" if pooling else " and must hold the answer too")
+            raise self._too_long(len(ids), pooling is None)
         room = self._longest - len(ids)
         return Request(
             prompt,
@@ -174,13 +238,29 @@ class RequestBuilder:
             self._tags = answer_tags(self._tokenizer)
         return self._tags
 
-    def _too_long(self, count: int, why: str) -> ContextLengthError:
+    def _encode_input(self, text: str, truncate: bool) -> list[int]:
+        longest, encode = self._longest, self._tokenizer.encode
+        if not truncate:
+            self._check_length(len(text))
+            return encode(text, add_special=True, parse_special=False)
+        # Megabytes would take seconds.
+        text = text[: longest * self._tokenizer.longest_token]
+        ids = encode(text, add_special=True, parse_special=False)
+        return _cut(ids, longest, encode("a", add_special=True)[-1:] == ids[-1:])
+
+    def _too_long(self, count: int, answered: bool) -> ContextLengthError:
+        why = " and must hold the answer too" if answered else ""
         if self._longest < self._context_length:
             return ContextLengthError(
                 f"the prompt has {count} tokens, but kv_tokens allows {self._longest}{why}: "
                 "shorten the prompt or load the model with a larger kv_tokens"
             )
         most = self._loaded.weights.hyperparameters.context_length
+        if self._loaded.config.whole_prompts and self._longest >= most:
+            return ContextLengthError(
+                f"the text has {count} tokens, but the model reads {most} at most: shorten it, or "
+                "have it cut (truncate)"
+            )
         return ContextLengthError(
             f"the prompt has {count} tokens, but context_length is {self._context_length}{why}: "
             f"shorten the prompt or load the model with a larger context_length (up to {most})"
@@ -196,6 +276,13 @@ class RequestBuilder:
                 f"the prompt has {num_characters:,} characters, but context_length is "
                 f"{self._context_length} tokens of at most {longest} characters: shorten the prompt"
             )
+
+
+def _cut(ids: list[int], most: int, keep_last: bool) -> list[int]:
+    """The first tokens; one that the tokenizer has put at the end stays: models look for it."""
+    if len(ids) <= most:
+        return ids
+    return [*ids[: most - 1], ids[-1]] if keep_last else ids[:most]
 
 
 def template_options(

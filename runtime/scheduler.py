@@ -73,19 +73,29 @@ class Scheduler:
         max_tokens: of a step.
         max_sequences: that run at the same time; not more than the program takes segments.
         max_logits: rows of logits of a step.
+        whole_prompts: a sequence is a text whose tokens all run in one step, and that is all: no
+            token is generated, no page is shared.
 
     If a step fails, remove() the sequences of its schedule (or some of them) and go on; a schedule
     that is not committed has changed nothing but who has pages.
     """
 
     def __init__(
-        self, pool: PagePool, *, max_tokens: int, max_sequences: int, max_logits: int
+        self,
+        pool: PagePool,
+        *,
+        max_tokens: int,
+        max_sequences: int,
+        max_logits: int,
+        whole_prompts: bool = False,
     ) -> None:
         assert max_tokens > 0 and max_sequences > 0 and max_logits > 0
+        assert not (whole_prompts and pool.prefix_cache), "whole prompts share no pages"
         self.pool = pool
         self.max_tokens = max_tokens
         self.max_sequences = max_sequences
         self.max_logits = max_logits
+        self.whole_prompts = whole_prompts
         self.num_preemptions = 0
         self._running: list[Sequence] = []  # both by rank
         self._waiting: list[Sequence] = []
@@ -118,7 +128,8 @@ class Scheduler:
     @property
     def max_sequence_tokens(self) -> int:
         """Positions that one sequence can have at most; the last generated token needs none."""
-        return self.pool.num_pages * self.pool.page_size
+        positions = self.pool.num_pages * self.pool.page_size
+        return min(positions, self.max_tokens) if self.whole_prompts else positions
 
     def add(self, sequence: Sequence) -> None:
         """Queue a new sequence.
@@ -132,6 +143,8 @@ class Scheduler:
         )
         assert sequence.state is SequenceState.WAITING and sequence.rank == (0, 0), "added twice"
         other = sequence.wait_for
+        assert not self.whole_prompts or (other is None and not sequence.max_new_tokens)
+        assert not (self.whole_prompts and sequence.all_logits), "logits come in rows of a few"
         assert other is None or other.rank != (0, 0), "wait_for was not added"
         arrival = self._step + sequence.priority * AGING_STEPS
         sequence.rank = (arrival, next(self._arrivals))
@@ -178,7 +191,9 @@ class Scheduler:
         if budget > 0 and len(self._running) > len(decoding):
             # One that has just come may have a single token left to run.
             prefilling = [s for s in self._running if s.num_pending > 1 or s in admitted]
-            if prefilling:
+            if self.whole_prompts:
+                chunks = self._whole(budget)
+            elif prefilling:
                 self._prefill(prefilling, budget, chunks, copies)
         self._schedule = Schedule(tuple(chunks), tuple(copies), tuple(preempted))
         return self._schedule
@@ -209,6 +224,8 @@ class Scheduler:
 
     def _choose_decoding(self) -> list[Sequence]:
         """The sequences that get one token, by rank; in turns if there are more than may."""
+        if self.whole_prompts:
+            return []
         decoding = [s for s in self._running if s.num_pending == 1]
         limit = min(self.max_tokens, self.max_logits)
         if len(decoding) < limit:
@@ -330,6 +347,18 @@ class Scheduler:
                 chunks.append(Chunk(prefill.sequence, prefill.start, num_tokens, logits))
                 if prefill.source is not None:
                     copies.append(self._tables.copy(prefill.sequence, prefill.source))
+
+    def _whole(self, budget: int) -> list[Chunk]:
+        """The oldest text, and the others that fit beside it, the shortest first."""
+        oldest, *others = self._running
+        chunks = []
+        for sequence in [oldest, *sorted(others, key=lambda s: s.num_pending)]:
+            count = sequence.num_pending
+            if count and count <= budget:
+                budget -= count
+                _, logits = _fit(sequence, 0, count, 0)
+                chunks.append(Chunk(sequence, 0, count, logits))
+        return chunks
 
     def _look(self, sequence: Sequence) -> _Prefill:
         """Where a sequence in prefill goes on, after all that can be found."""

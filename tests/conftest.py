@@ -1,10 +1,12 @@
 """Fixtures for all tests: the goldens, the real models, tiny models built on the spot."""
 
+import importlib
 import importlib.util
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -80,15 +82,34 @@ def _find_model(name: str) -> Path | str:
     from llamba.models import store
 
     try:
-        with pytest.MonkeyPatch.context() as patch:
-            for variable, value in _USERS_CACHE.items():
-                if value is None:
-                    patch.delenv(variable, raising=False)
-                else:
-                    patch.setenv(variable, value)
+        with users_cache():
             return store.pull(catalogue_name)
     except (LlambaError, OSError) as error:
         return f"the model {name} can't be had: {error}"
+
+
+@contextmanager
+def users_cache() -> Iterator[None]:
+    """In here llamba uses the cache that it uses outside the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        for variable, value in _USERS_CACHE.items():
+            if value is None:
+                patch.delenv(variable, raising=False)
+            else:
+                patch.setenv(variable, value)
+        yield
+
+
+@pytest.fixture(scope="session")
+def minilm_data(minilm: ModuleType) -> bytes:
+    """The real encoder's weights and vocabulary; skips with the reason when they can't be had."""
+    from llamba.errors import LlambaError
+
+    try:
+        with users_cache():
+            return minilm.find()
+    except (LlambaError, OSError) as error:
+        pytest.skip(f"the model all-MiniLM-L6-v2 can't be had: {error}")
 
 
 @pytest.fixture
@@ -104,6 +125,20 @@ def model_path(request: pytest.FixtureRequest, models: Callable[[str], Path]) ->
 def tiny() -> ModuleType:
     """The module tests/tiny.py: builders of tiny models, vocabularies and blocks."""
     return _load("tiny")
+
+
+@pytest.fixture(scope="session")
+def tiny_models() -> Iterator[ModuleType]:
+    """The module tiny_models/tiny_catalogue.py, whose siblings import each other by name."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(HERE / "tiny_models"))
+        yield importlib.import_module("tiny_catalogue")
+
+
+@pytest.fixture(scope="session")
+def minilm() -> ModuleType:
+    """The module tests/minilm.py: a real encoder, fetched and written as GGUF."""
+    return _load("minilm")
 
 
 @pytest.fixture(scope="session")

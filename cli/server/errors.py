@@ -14,6 +14,7 @@ from ...errors import (
     OverloadedError,
     RequestError,
     ResourceError,
+    UnsupportedTaskError,
 )
 
 RETRY_AFTER_S = 5
@@ -51,6 +52,7 @@ _BY_TYPE: tuple[tuple[type[Exception], int, str, str | None], ...] = (
     (ChatTemplateError, 400, "invalid_request_error", "chat_template_error"),
     (InvalidParameterError, 400, "invalid_request_error", "invalid_value"),
     (RequestError, 400, "invalid_request_error", None),
+    (UnsupportedTaskError, 400, "invalid_request_error", "unsupported_task"),
     (ModelNotFoundError, 404, "invalid_request_error", "model_not_found"),
     (OverloadedError, 503, "overloaded_error", "overloaded"),
     (ResourceError, 503, "server_error", "insufficient_resources"),
@@ -75,6 +77,8 @@ def translate(error: BaseException) -> ApiError:
 
 def _param_of(error: Exception) -> str | None:
     """The field at the start of our own messages, `name=value: why`."""
+    if isinstance(error, UnsupportedTaskError):
+        return "model"
     if not isinstance(error, RequestError):
         return None
     name = str(error).partition("=")[0].partition(":")[0]

@@ -1,7 +1,7 @@
 """From a task to a request that the engine has: what is wrong with it is raised here."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from .constraint_fields import said_of
 from .errors import bad_request
 from .running import Running
 from .served import ServedModel, Server
-from .tasks import ChatTask, EmbedTask, Task, TextTask, offers_tools
+from .tasks import ChatTask, EmbedTask, RerankTask, Task, TextTask, offers_tools
 from .waiting import in_thread
 
 if TYPE_CHECKING:
@@ -81,13 +81,32 @@ async def start_embed(server: Server, dialect: str, task: EmbedTask) -> Running:
     lease = AsyncExitStack()
     try:
         model = await _enter(server, lease, task)
-        inputs = list(task.inputs)
-        if task.truncate:
-            inputs = await in_thread(lambda: [_cut(model, text) for text in inputs])
         stream = await in_thread(
             model.llm.submit_embed,
-            inputs,
+            list(task.inputs),
             dimensions=task.dimensions,
+            truncate=task.truncate,
+            priority=task.priority,
+            timeout_s=_timeout(server, task),
+            cache_prompt=task.cache_prompt,
+        )
+        return Running(server, dialect, model, stream, lease, task)
+    except BaseException:
+        await lease.aclose()
+        raise
+
+
+async def start_rerank(server: Server, dialect: str, task: RerankTask) -> Running:
+    """Hand a query and documents to the engine; `Running.vectors` gives their scores."""
+    lease = AsyncExitStack()
+    try:
+        model = await _enter(server, lease, task)
+        stream = await in_thread(
+            model.llm.submit_rerank,
+            task.query,
+            task.documents,
+            normalize=task.normalize,
+            truncate=task.truncate,
             priority=task.priority,
             timeout_s=_timeout(server, task),
             cache_prompt=task.cache_prompt,
@@ -190,17 +209,6 @@ def _answer_schema(form: "StructuredOutputs | None") -> dict[str, Any] | None:
             param="tool_choice",
         )
     return schema
-
-
-def _cut(model: ServedModel, given: str | Sequence[int]) -> list[int] | str:
-    """An input's tokens, no more than the context holds; a text that fits stays one."""
-    most = model.llm.config.max_sequence_length
-    if not isinstance(given, str):
-        return list(given[:most])
-    tokenizer = model.llm.tokenizer
-    text = given[: most * tokenizer.longest_token]  # megabytes would take seconds
-    ids = tokenizer.encode(text, add_special=True, parse_special=False) if text else []
-    return ids[:most] if len(ids) > most or text != given else given
 
 
 async def _enter(server: Server, lease: AsyncExitStack, task: Task) -> ServedModel:

@@ -59,6 +59,16 @@ class EmbedTask(Task):
     truncate: bool = False  # too long inputs are cut (Ollama's default) instead of refused
 
 
+@dataclass(frozen=True, kw_only=True)
+class RerankTask(Task):
+    """Documents to score by how well they fit a query."""
+
+    query: str
+    documents: Sequence[str]
+    normalize: bool = False
+    truncate: bool = False
+
+
 def offers_tools(task: ChatTask) -> bool:
     """Whether the model may call any."""
     return bool(task.tools) and task.tool_choice.kind != "none"

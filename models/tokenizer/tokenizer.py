@@ -169,13 +169,16 @@ class Tokenizer:
             self._warn_double_bos()
         return ids
 
-    def encode_pair(self, query: str, document: str) -> list[int]:
+    def encode_pair(
+        self, query: str, document: str, *, template: str | None = None
+    ) -> list[int]:
         """The ids of a query and a document, for a model that scores how well they fit.
 
         [BOS] query [EOS] [SEP] document [EOS], each only if the vocabulary adds it, or the file's
         own rerank template filled in: as llama.cpp's server. No text becomes a control token.
+        template: instead, with {query} and {document}.
         """
-        template = self.vocabulary.rerank_template
+        template = self.vocabulary.rerank_template if template is None else template
         if template is not None:
             return self._encode_rerank_template(template, query, document)
         eos = [self.sep_id if self.eos_id is None else self.eos_id]

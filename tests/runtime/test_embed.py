@@ -29,7 +29,10 @@ def loaded(fakes: SimpleNamespace) -> SimpleNamespace:
         path=Path("fake.gguf"),
         gguf=SimpleNamespace(metadata={"general.architecture": "fake"}),
         weights=SimpleNamespace(
-            hyperparameters=SimpleNamespace(context_length=1000, dim=fakes.DIM)
+            hyperparameters=SimpleNamespace(
+                context_length=1000, dim=fakes.DIM, num_labels=0, head_pooling=""
+            ),
+            optional=lambda name: None,
         ),
         tokenizer=fakes.Tokenizer(),
         chat_template=None,

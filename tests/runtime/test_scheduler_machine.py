@@ -70,6 +70,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_sequences=st.integers(1, 5),
         max_logits=st.integers(1, 5),
         prefix_cache=st.sampled_from([True, True, True, False]),
+        whole_prompts=st.sampled_from([False, False, False, False, True]),
     )
     def begin(
         self,
@@ -79,10 +80,17 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_sequences: int,
         max_logits: int,
         prefix_cache: bool,
+        whole_prompts: bool,
     ) -> None:
-        self.pool = PagePool(num_pages, page_size=page_size, prefix_cache=prefix_cache)
+        self.pool = PagePool(
+            num_pages, page_size=page_size, prefix_cache=prefix_cache and not whole_prompts
+        )
         self.scheduler = Scheduler(
-            self.pool, max_tokens=max_tokens, max_sequences=max_sequences, max_logits=max_logits
+            self.pool,
+            max_tokens=max_tokens,
+            max_sequences=max_sequences,
+            max_logits=max_logits,
+            whole_prompts=whole_prompts,
         )
         self.device = Device(num_pages, page_size)
         self.live: list[Sequence] = []
@@ -103,6 +111,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         wait_for: Sequence | None = None,
     ) -> Sequence:
         token_ids = token_ids[: self.scheduler.max_sequence_tokens]
+        if self.scheduler.whole_prompts:
+            max_new_tokens, all_logits, wait_for = 0, False, None
         room = self.scheduler.max_sequence_tokens - len(token_ids) + 1
         sequence = Sequence(
             token_ids,
@@ -262,6 +272,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         running = [s for s in self.live if s.state is SequenceState.RUNNING]
         running.sort(key=lambda s: s.rank)
         assert len(chunks) == len(schedule.chunks) and set(chunks) <= set(running)
+        if scheduler.whole_prompts:
+            self.check_whole(schedule, running)
+            return schedule
 
         # Limits.
         rows = [c.num_tokens for c in schedule.chunks if c.logits is Logits.ALL]
@@ -303,6 +316,25 @@ class SchedulerMachine(RuleBasedStateMachine):
         for chunk in chunks.values():
             self.check_chunk(chunk, set(targets))
         return schedule
+
+    def check_whole(self, schedule: Schedule, running: list[Sequence]) -> None:
+        """Texts run as a whole, as many as fit, the oldest in any case; nothing is shared."""
+        assert not schedule.copies
+        sizes = {c.sequence: c.num_tokens for c in schedule.chunks}
+        assert sum(sizes.values()) <= self.scheduler.max_tokens
+        for chunk in schedule.chunks:
+            sequence = chunk.sequence
+            assert chunk.start == 0 and chunk.num_tokens == len(sequence.token_ids)
+            assert chunk.logits is (Logits.HIDDEN if sequence.hidden else Logits.NONE)
+        pages = [page for sequence in running for page in sequence.pages]
+        assert len(set(pages)) == len(pages)
+        left = [s for s in running if s.num_pending]
+        if left and left[0] is running[0]:
+            assert left[0] in sizes
+        room = self.scheduler.max_tokens - sum(sizes.values())
+        assert all(s in sizes or len(s.token_ids) > room for s in left)
+        if not sizes and not any(s.num_pending == 0 for s in running):
+            assert not self.scheduler.num_running and not self.scheduler.num_waiting
 
     def check_chunk(self, chunk: Chunk, targets: set[int]) -> None:
         sequence, size = chunk.sequence, self.pool.page_size

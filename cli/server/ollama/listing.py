@@ -137,8 +137,12 @@ def _parameters(info: dict[str, Any]) -> str:
 
 def _capabilities(entry: ModelEntry, facts: Facts) -> list[str]:
     """What can be asked of it. Any model embeds; tools need a template, whatever it knows."""
+    from ....models.architectures import ARCHITECTURES
     from ....models.chat.reasoning import REASONING_FORMATS
 
+    known = ARCHITECTURES.get(facts.architecture)
+    if known is not None and not known.causal:
+        return ["embedding"]
     if entry.loaded is not None:
         thinks = entry.loaded.reasoning is not None
     else:

@@ -132,6 +132,22 @@ EMBEDDING_REPLY = reply(
         usage=obj(prompt_tokens=_INT, total_tokens=_INT),
     ),
 )
+RERANK_REPLY = reply(
+    "The best documents first; a list of index, score and text if the request had `texts`.",
+    {
+        "anyOf": [
+            obj(
+                object={"const": "list"},
+                model=_TEXT,
+                results=many(
+                    obj({"document": obj(text=_TEXT)}, index=_INT, relevance_score=_NUMBER)
+                ),
+                usage=obj(prompt_tokens=_INT, total_tokens=_INT),
+            ),
+            many(obj({"text": _TEXT}, index=_INT, score=_NUMBER)),
+        ]
+    },
+)
 MODEL = obj(
     {"max_model_len": _INT, "meta": {"type": "object"}},
     id=_TEXT,

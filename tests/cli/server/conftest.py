@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -144,6 +145,22 @@ def live(models: Callable[[str], Path]) -> Iterator[Live]:
 def tiny_live(tiny_gguf: Callable[..., Path]) -> Iterator[Live]:
     """A server over a tiny random model (256 positions): quick, for limits and errors."""
     with serving(models={"tiny": str(tiny_gguf(weights="Q4_K"))}) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def encoders_live(
+    tiny_models: ModuleType,
+    tiny_gguf: Callable[..., Path],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Live]:
+    """A server over a tiny reranker; "embed" and "decoder" are loaded when asked for."""
+    folder = tmp_path_factory.mktemp("encoders")
+    names = {"rank": "bert-rank", "embed": "bert"}
+    models = {name: str(tiny_models.write(folder, kind, "F32")) for name, kind in names.items()}
+    models["decoder"] = str(tiny_gguf(weights="Q4_K"))
+    engine = {"activations": "float32", "num_threads": 1}
+    with serving(models=models, engine=engine, max_inputs=64) as running:
         yield running
 
 

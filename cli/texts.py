@@ -1,0 +1,77 @@
+"""What `embed` and `rerank` have in common: where their texts come from, how the model is opened."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from ..errors import RequestError
+from . import loading
+from .options import EngineOptions
+from .prompt import clean, read_files, read_stdin
+
+if TYPE_CHECKING:
+    from ..runtime.llm import LLM
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def text_options(command: _F) -> _F:
+    """Adds the options of both commands; `open_llm` and `read_texts` take them out again."""
+    for option in reversed(
+        (
+            click.option(
+                "-f",
+                "--file",
+                "files",
+                multiple=True,
+                type=click.Path(exists=True, dir_okay=False, path_type=Path),
+                help="Texts from a file, one a line; repeatable.",
+            ),
+            click.option("--truncate", is_flag=True, help="Cut texts that are too long."),
+            click.option("-t", "--threads", type=int, help="[the physical cores we may use]"),
+            click.option(
+                "-c",
+                "--ctx-size",
+                "--context-length",
+                type=int,
+                help="Tokens of the longest text [the model's, up to 8192].",
+            ),
+            click.option(
+                "--activations",
+                type=click.Choice(["int8", "float32"]),
+                help="float32 is exact and slow [int8]",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def open_llm(model: str, options: dict[str, Any]) -> "LLM":
+    """The model, as the options say."""
+    return loading.open_llm(
+        model,
+        EngineOptions(
+            num_threads=options.pop("threads"),
+            context_length=options.pop("ctx_size"),
+            activations=options.pop("activations"),
+        ),
+        max_sequences=None,
+    )
+
+
+def read_texts(words: Sequence[str], files: Sequence[Path], what: str) -> list[str]:
+    """The texts: arguments, the files' lines, stdin's lines (without others, or with -).
+
+    RequestError: there are none.
+    """
+    texts = [clean(word) for word in words if word != "-"]
+    for text in read_files(files):
+        texts += text.removeprefix("\ufeff").splitlines()
+    if "-" in words or not (words or files):
+        texts += read_stdin().splitlines()
+    if not texts:
+        raise RequestError(f"no {what}: give them as arguments, with --file, or on stdin")
+    return texts
