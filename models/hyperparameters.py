@@ -1,92 +1,26 @@
 """Reads a model's numbers from GGUF metadata and refuses what can't be right or is not run."""
 
 import math
-from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..errors import InvalidModelFileError, UnsupportedModelError
-from ..quant import format_of
-from .architecture import Architecture, Hyperparameters
-from .architectures import ARCHITECTURES
+from ..errors import InvalidModelFileError
+from .architecture import Architecture, Hyperparameters, Latent, Layer, Norm, Rotation
+from .metadata_reader import MetadataReader
+from .mixtures import expert_layers, read_experts, read_latent
+from .rotations import attention_magnitude, original_context, read_rotations
 
 if TYPE_CHECKING:
     from .gguf import GGUFFile
 
-MAX_HEAD_DIM = 256  # the kernels' register and scratch budget
+MAX_HEAD_DIM = 1024
 HEAD_DIM_STEP = 16
-MAX_COUNT = 1 << 24  # far above every real dimension; keeps products far below 2^63
-
-
-class _Reader:
-    """Typed access to an architecture's metadata; every error names the file and the key."""
-
-    def __init__(self, path: Path, metadata: Mapping[str, Any], prefix: str) -> None:
-        self.path, self.metadata, self.prefix = path, metadata, prefix
-
-    def value(self, name: str) -> Any:
-        return self.metadata.get(f"{self.prefix}.{name}")
-
-    def invalid(self, name: str, value: object, expected: str) -> InvalidModelFileError:
-        return InvalidModelFileError(
-            f"{self.path}: {self.prefix}.{name} is {value!r}, expected {expected}"
-        )
-
-    def unsupported(self, name: str, value: object, run: str) -> UnsupportedModelError:
-        return UnsupportedModelError(
-            f"{self.path}: {self.prefix}.{name} is {value!r}, which is not run (only {run})"
-        )
-
-    def count(self, name: str, default: int | None = None, *, zero: bool = False) -> int:
-        """A positive number (or 0 with `zero`); an array is taken when all its elements agree."""
-        value = self.value(name)
-        if isinstance(value, np.ndarray) and value.size:
-            if not (value == value.flat[0]).all():
-                raise self.unsupported(name, value[:8].tolist(), "one value for all layers")
-            value = value.flat[0].item()
-        if value is None:
-            value = default
-        if value is None:
-            raise InvalidModelFileError(f"{self.path}: {self.prefix}.{name} is missing")
-        lowest = 0 if zero else 1
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise self.invalid(name, value, "a whole number")
-        if not lowest <= value <= MAX_COUNT:
-            raise self.invalid(name, value, f"a number from {lowest} to {MAX_COUNT}")
-        return value
-
-    def number(self, name: str, default: float | None = None, *, zero: bool = False) -> float:
-        """A finite positive number (or 0 with `zero`)."""
-        value = self.value(name)
-        if value is None:
-            value = default
-        if value is None:
-            raise InvalidModelFileError(f"{self.path}: {self.prefix}.{name} is missing")
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self.invalid(name, value, "a number")
-        if not math.isfinite(value) or value < 0 or (value == 0 and not zero):
-            raise self.invalid(name, value, "a finite positive number")
-        return float(value)
-
-
-def architecture_of(gguf: "GGUFFile") -> Architecture:
-    """Find the declaration that `general.architecture` names.
-
-    InvalidModelFileError without the key, UnsupportedModelError when the name is not known.
-    """
-    name = gguf.metadata.get("general.architecture")
-    if not isinstance(name, str):
-        raise InvalidModelFileError(
-            f"{gguf.path}: general.architecture is missing; this is not a language model's file"
-        )
-    if (found := ARCHITECTURES.get(name)) is not None:
-        return found
-    raise UnsupportedModelError(
-        f"{gguf.path}: architecture {name!r} is not run; supported: {', '.join(ARCHITECTURES)}"
-    )
+_EPSILON = {
+    Norm.RMS: "attention.layer_norm_rms_epsilon",
+    Norm.LAYER: "attention.layer_norm_epsilon",
+}
+_POOLING = {1: "mean", 2: "cls", 3: "last"}
 
 
 def read_hyperparameters(architecture: Architecture, gguf: "GGUFFile") -> Hyperparameters:
@@ -95,86 +29,202 @@ def read_hyperparameters(architecture: Architecture, gguf: "GGUFFile") -> Hyperp
     InvalidModelFileError for missing or impossible values, UnsupportedModelError for sound ones
     that are not run; both name the key and the value.
     """
-    reader = _Reader(gguf.path, gguf.metadata, architecture.name)
-    if experts := reader.count("expert_count", 0, zero=True):
-        raise reader.unsupported("expert_count", experts, "dense models")
-    if reader.value("attention.causal") is False:
-        raise reader.unsupported("attention.causal", False, "causal models")
-    num_layers, dim = reader.count("block_count"), reader.count("embedding_length")
-    num_heads, num_kv_heads, head_dim = _heads(reader, dim)
-    rope_dim = reader.count("rope.dimension_count", head_dim)
-    if rope_dim > head_dim or rope_dim % 2:
-        raise reader.invalid("rope.dimension_count", rope_dim, f"an even number <= {head_dim}")
-    window = reader.count("attention.sliding_window", 0, zero=True)
-    if not architecture.window_pattern:
-        window = 0
-    # llama.cpp knows Gemma 3's 27B by its layers: that one scales by dim / heads.
-    scaled_by = dim // num_heads if architecture.name == "gemma3" and num_layers == 62 else head_dim
+    reader = MetadataReader(gguf.path, gguf.metadata, architecture.name)
+    for name in architecture.required:
+        if reader.value(name) is None:
+            raise reader.missing(name)
+    if reader.number("attention.clamp_kqv", 0.0, zero=True):
+        value = reader.value("attention.clamp_kqv")
+        raise reader.unsupported("attention.clamp_kqv", value, "models without it")
+    dim, num_layers = reader.count("embedding_length"), _num_layers(reader)
+    routed = expert_layers(gguf.tensors, num_layers)
+    ffn_dims = reader.counts("feed_forward_length", num_layers)
+    temperature = reader.number("attention.temperature_scale", 0.0, zero=True)
+    layers = _Layers(reader, architecture, gguf, num_layers, dim)
     return Hyperparameters(
-        num_layers=num_layers,
         dim=dim,
-        ffn_dim=reader.count("feed_forward_length"),
-        num_heads=num_heads,
-        num_kv_heads=num_kv_heads,
-        head_dim=head_dim,
         vocab_size=_vocab_size(gguf),
         context_length=reader.count("context_length"),
-        norm_eps=reader.number("attention.layer_norm_rms_epsilon"),
-        rope_dim=rope_dim,
-        rope_base=reader.number("rope.freq_base", 10000.0),
-        rope_scale=_rope_scale(reader),
-        rope_factors=_rope_factors(gguf, rope_dim),
-        window=window,
-        attention_scale=1.0 / math.sqrt(scaled_by),
-        final_softcap=reader.number("final_logit_softcapping", 0.0, zero=True),
-        embedding_scale=math.sqrt(dim) if architecture.scale_embedding else 1.0,
-        window_pattern=_window_pattern(reader, architecture) if window else 0,
-        window_rope_base=reader.number(
-            "rope.freq_base_swa", architecture.window_rope_base or 10000.0
+        norm_eps=reader.number(_EPSILON[architecture.norm]),
+        layers=tuple(layers.layer(i, ffn_dims[i], routed[i]) for i in range(num_layers)),
+        experts=read_experts(reader, architecture, gguf.tensors, routed, ffn_dims[0]),
+        latent=layers.latent,
+        embedding_scale=_embedding_scale(reader, architecture, dim),
+        residual_scale=reader.number("residual_scale", 1.0, zero=True) or 1.0,
+        logit_scale=_logit_scale(reader, architecture),
+        attention_softcap=reader.number(
+            "attn_logit_softcapping", architecture.attention_softcap, zero=True
         ),
+        final_softcap=reader.number(
+            "final_logit_softcapping", architecture.final_softcap, zero=True
+        ),
+        temperature=temperature,
+        temperature_length=_temperature_length(reader) if temperature else 0,
+        alibi_bias=(
+            reader.number("attention.max_alibi_bias", 8.0, zero=True) if architecture.alibi else 0.0
+        ),
+        per_layer_dim=(
+            reader.count("embedding_length_per_layer_input", 0, zero=True)
+            if architecture.per_layer_embedding
+            else 0
+        ),
+        num_labels=(num_labels := _num_labels(reader, gguf)),
+        head_pooling=_head_pooling(reader, architecture) if num_labels else "",
     )
 
 
-def _heads(reader: _Reader, dim: int) -> tuple[int, int, int]:
-    """(heads, key/value heads, elements a head), checked against each other."""
-    num_heads = reader.count("attention.head_count")
-    num_kv_heads = reader.count("attention.head_count_kv", num_heads)
-    if num_heads % num_kv_heads:
-        raise reader.invalid(
-            "attention.head_count_kv", num_kv_heads, f"a divisor of head_count, {num_heads}"
+class _Layers:
+    """Heads, windows and rotations of all layers, read once."""
+
+    def __init__(
+        self,
+        reader: MetadataReader,
+        architecture: Architecture,
+        gguf: "GGUFFile",
+        num_layers: int,
+        dim: int,
+    ) -> None:
+        self._reader, self._architecture = reader, architecture
+        self._heads = reader.counts("attention.head_count", num_layers)
+        self._kv_heads = _kv_heads(reader, self._heads)
+        self.latent: Latent | None = None
+        if architecture.latent:
+            self.latent = read_latent(reader, gguf.tensors, reader.count("rope.dimension_count"))
+            sizes = _latent_sizes(self.latent)
+            self._sizes = self._window_sizes = sizes
+            self._kv_heads = [1] * num_layers if self.latent.absorbed else self._heads
+        else:
+            self._sizes, self._window_sizes = _head_sizes(reader, self._heads[0], dim)
+        self._windows = _windows(reader, architecture, num_layers)
+        full, sliding = read_rotations(
+            reader,
+            architecture,
+            gguf.tensors,
+            head_dim=self._sizes[0],
+            window_head_dim=self._window_sizes[0],
         )
+        self._rotations: tuple[Rotation | None, Rotation | None] = full, sliding
+        scaled_by = self._sizes[0]
+        if num_layers == architecture.width_scaled_layers:
+            scaled_by = dim // self._heads[0]
+        self._scale = self._score_scale(scaled_by)
+        # The last layers have no keys and values: they read those of the last own layer of a kind.
+        shared = reader.count("attention.shared_kv_layers", 0, zero=True)
+        if shared >= num_layers:
+            raise reader.invalid("attention.shared_kv_layers", shared, f"less than {num_layers}")
+        self._own = num_layers - shared
+
+    def layer(self, index: int, ffn_dim: int, routed: bool) -> Layer:
+        window = self._windows[index]
+        key_dim, value_dim = self._window_sizes if window else self._sizes
+        return Layer(
+            num_heads=self._heads[index],
+            num_kv_heads=self._kv_heads[index],
+            key_dim=key_dim,
+            value_dim=value_dim,
+            ffn_dim=ffn_dim,
+            cache=self._cache(index),
+            rotation=self._rotation(index),
+            attention_scale=self._scale,
+            window=window,
+            experts=routed,
+        )
+
+    def _cache(self, index: int) -> int:
+        if index < self._own:
+            return index
+        for earlier in range(self._own - 1, -1, -1):
+            if bool(self._windows[earlier]) == bool(self._windows[index]):
+                return earlier
+        shared = len(self._heads) - self._own
+        raise self._reader.invalid(
+            "attention.shared_kv_layers", shared, f"an own layer of the kind of layer {index}"
+        )
+
+    def _rotation(self, index: int) -> Rotation | None:
+        every, window = self._architecture.no_rope_every, self._windows[index]
+        if every and (index + 1) % every == 0:
+            return None
+        if self._architecture.window_only_rope and any(self._windows) and not window:
+            return None
+        return self._rotations[1 if window else 0]
+
+    def _score_scale(self, head_dim: int) -> float:
+        usual = self._architecture.attention_scale or 1.0 / math.sqrt(head_dim)
+        if self.latent is not None:
+            magnitude = attention_magnitude(self._reader, latent=True)
+            usual = magnitude * magnitude / math.sqrt(self.latent.key_dim)
+        return self._reader.number("attention.scale", usual, zero=True) or usual
+
+
+def _num_layers(reader: MetadataReader) -> int:
+    """Layers that are run: the last ones may only predict further tokens, for speculation."""
+    count, nextn = (
+        reader.count("block_count"),
+        reader.count("nextn_predict_layers", 0, zero=True),
+    )
+    if nextn >= count:
+        raise reader.invalid("nextn_predict_layers", nextn, f"less than block_count, {count}")
+    return count - nextn
+
+
+def _kv_heads(reader: MetadataReader, heads: list[int]) -> list[int]:
+    if reader.value("attention.head_count_kv") is None:
+        return heads
+    kv_heads = reader.counts("attention.head_count_kv", len(heads))
+    for of_q, of_kv in zip(heads, kv_heads, strict=True):
+        if of_q % of_kv:
+            raise reader.invalid(
+                "attention.head_count_kv", of_kv, f"a divisor of head_count, {of_q}"
+            )
+    return kv_heads
+
+
+def _head_sizes(
+    reader: MetadataReader, num_heads: int, dim: int
+) -> tuple[tuple[int, int], tuple[int, int]]:
+    """((key, value) elements a head, the same of sliding layers), checked."""
     if reader.value("attention.key_length") is None and dim % num_heads:
         raise reader.invalid("attention.head_count", num_heads, f"a divisor of {dim}, the width")
-    head_dim = reader.count("attention.key_length", max(dim // num_heads, 1))
-    value_dim = reader.count("attention.value_length", head_dim)
-    if head_dim > MAX_HEAD_DIM or head_dim % HEAD_DIM_STEP:
-        raise reader.unsupported(
-            "attention.key_length", head_dim, f"multiples of {HEAD_DIM_STEP} up to {MAX_HEAD_DIM}"
-        )
-    if value_dim != head_dim:
-        raise reader.unsupported(
-            "attention.value_length", value_dim, f"key_length's value, here {head_dim}"
-        )
-    return num_heads, num_kv_heads, head_dim
+    key = reader.count("attention.key_length", max(dim // num_heads, 1))
+    value = reader.count("attention.value_length", key)
+    window_key = reader.count("attention.key_length_swa", key)
+    window_value = reader.count("attention.value_length_swa", window_key)
+    for suffix, key_dim, value_dim in (("", key, value), ("_swa", window_key, window_value)):
+        if key_dim > MAX_HEAD_DIM or key_dim % HEAD_DIM_STEP:
+            raise reader.unsupported(
+                f"attention.key_length{suffix}",
+                key_dim,
+                f"multiples of {HEAD_DIM_STEP} up to {MAX_HEAD_DIM}",
+            )
+        if value_dim != key_dim:
+            raise reader.unsupported(
+                f"attention.value_length{suffix}", value_dim, f"the keys' length, here {key_dim}"
+            )
+    return (key, value), (window_key, window_value)
 
 
-def _rope_scale(reader: _Reader) -> float:
-    """By what positions are divided: linear scaling's factor, 1 without scaling."""
-    kind = reader.value("rope.scaling.type")
-    if kind not in (None, "none", "linear"):
-        raise reader.unsupported("rope.scaling.type", kind, "none and linear")
-    if kind == "none":
-        return 1.0
-    old_key = reader.number("rope.scale_linear", 0.0, zero=True)  # files of 2023
-    return reader.number("rope.scaling.factor", old_key, zero=True) or 1.0
+def _latent_sizes(latent: Latent) -> tuple[int, int]:
+    """A head's key and value elements as attention and the cache have them."""
+    if latent.absorbed:
+        return latent.kv_rank + latent.rope_dim, latent.kv_rank
+    return latent.key_dim, latent.value_dim
 
 
-def _window_pattern(reader: _Reader, architecture: Architecture) -> int:
-    """Every how manyth layer sees everything."""
-    value = reader.value("attention.sliding_window_pattern")
-    if value is not None and not isinstance(value, int):
-        raise reader.unsupported("attention.sliding_window_pattern", value, "a single number")
-    return reader.count("attention.sliding_window_pattern", architecture.window_pattern)
+def _windows(reader: MetadataReader, architecture: Architecture, num_layers: int) -> list[int]:
+    """Each layer's window, 0 for those that see everything."""
+    if not architecture.window_pattern:
+        return [0] * num_layers
+    window = reader.count("attention.sliding_window", architecture.window, zero=True)
+    key = "attention.sliding_window_pattern"
+    value = reader.value(key)
+    if isinstance(value, np.ndarray):
+        if value.ndim != 1 or len(value) < num_layers or value.dtype.kind not in "biu":
+            raise reader.invalid(key, f"{value.size} values", f"a flag for each of {num_layers}")
+        return [window if slides else 0 for slides in value[:num_layers].tolist()]
+    pattern = reader.count(key, architecture.window_pattern, zero=True)
+    full = 0 if architecture.full_first else pattern - 1
+    return [0 if pattern and i % pattern == full else window for i in range(num_layers)]
 
 
 def _vocab_size(gguf: "GGUFFile") -> int:
@@ -188,19 +238,38 @@ def _vocab_size(gguf: "GGUFFile") -> int:
     return info.shape[0]
 
 
-def _rope_factors(gguf: "GGUFFile", rope_dim: int) -> NDArray[np.float32] | None:
-    """Llama 3.1's divisors of the rotation frequencies, float32 (rope_dim / 2,), if it has any."""
-    info = gguf.tensors.get("rope_freqs.weight")
+def _embedding_scale(reader: MetadataReader, architecture: Architecture, dim: int) -> float:
+    usual = math.sqrt(dim) if architecture.scale_embedding else 1.0
+    return reader.number("embedding_scale", usual, zero=True) or 1.0
+
+
+def _logit_scale(reader: MetadataReader, architecture: Architecture) -> float:
+    scale = reader.number("logit_scale", 1.0, zero=True) or 1.0
+    return 1.0 / scale if architecture.logit_divisor else scale
+
+
+def _temperature_length(reader: MetadataReader) -> int:
+    return reader.count("attention.temperature_length", original_context(reader))
+
+
+def _num_labels(reader: MetadataReader, gguf: "GGUFFile") -> int:
+    """How many results a classifier's or reranker's head has; 0: the file has no head."""
+    info = gguf.tensors.get("cls.output.weight")
     if info is None:
-        return None
-    if info.shape != (rope_dim // 2,):
-        raise InvalidModelFileError(
-            f"{gguf.path}: tensor rope_freqs.weight has shape {info.shape}, "
-            f"expected {(rope_dim // 2,)}"
+        return 0
+    labels = reader.value("classifier.output_labels")
+    if labels is not None and len(labels) != info.shape[0]:
+        raise reader.invalid(
+            "classifier.output_labels", f"{len(labels)} labels", f"{info.shape[0]} of them"
         )
-    factors = format_of(info.type_id, info.name).dequantize(info.data, info.shape)
-    if not (np.isfinite(factors).all() and (factors > 0).all()):
-        raise InvalidModelFileError(
-            f"{gguf.path}: tensor rope_freqs.weight holds values that are not finite and positive"
-        )
-    return factors
+    return info.shape[0]
+
+
+def _head_pooling(reader: MetadataReader, architecture: Architecture) -> str:
+    usual = "mean" if architecture.head_mean else "last" if architecture.causal else "cls"
+    value = reader.value("classifier.pooling_type")
+    if value is None:
+        return usual
+    if value not in _POOLING:
+        raise reader.unsupported("classifier.pooling_type", value, "1 mean, 2 cls and 3 last")
+    return _POOLING[value]

@@ -1,7 +1,7 @@
 """The weights of one file, checked once at the door: presence, shape and format of every tensor."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,18 +10,20 @@ from numpy.typing import NDArray
 from ..errors import InvalidModelFileError, UnsupportedModelError
 from ..quant import FORMATS, format_of
 from .architecture import Architecture, Hyperparameters
-from .hyperparameters import architecture_of, read_hyperparameters
+from .hyperparameters import read_hyperparameters
+from .resolving import architecture_of, resolve_architecture
+from .tensor_plan import expected_tensors, layer_name
 
 if TYPE_CHECKING:
     from .gguf import GGUFFile, TensorInfo
 
 __all__ = ["Weights", "architecture_of", "expected_tensors", "read_hyperparameters"]
 
-# Old converters wrote tables that every runtime computes for itself.
-IGNORED_SUFFIXES = (
-    ".attn_rot_embd.weight",
-    ".rotary_emb.inv_freq",
-    ".attention.rotary_emb.inv_freq",
+# What text models don't need: tables that every runtime computes for itself (old converters wrote
+# them), layers that predict further tokens for speculation, and towers for pictures and sound.
+_IGNORED = re.compile(
+    r"\.(attn_rot_embd|rotary_emb\.inv_freq|attention\.rotary_emb\.inv_freq)(\.weight)?$"
+    r"|^(v|mm|a|mtp|nextn)\.|\.nextn\.|^blk\.\d+\.attn_rot_embd"
 )
 
 
@@ -29,8 +31,7 @@ IGNORED_SUFFIXES = (
 class Weights:
     """A checked model file: what it is, its numbers, and its tensors by name.
 
-    `architecture` is the declaration as this file fills it in: `qkv_bias` is set when a llama
-    file brings biases.
+    `architecture` is the declaration as this file fills it in.
     """
 
     architecture: Architecture
@@ -44,12 +45,17 @@ class Weights:
         InvalidModelFileError: a tensor or number is missing or of the wrong shape.
         UnsupportedModelError: the architecture, a format or an additional tensor is not run.
         """
-        architecture = architecture_of(gguf)
-        if "blk.0.attn_q.bias" in gguf.tensors:
-            architecture = replace(architecture, qkv_bias=True)
+        architecture = resolve_architecture(architecture_of(gguf), gguf)
         weights = cls(architecture, read_hyperparameters(architecture, gguf), gguf)
         weights._check()
         return weights
+
+    def name(self, layer: int, tensor: str, kind: str = "weight") -> str:
+        """The file's name of a layer's tensor, `tensor` being the runtime's ("ffn_norm").
+
+        kind: "weight", "bias" or "scale".
+        """
+        return layer_name(self.architecture, layer, tensor, kind)
 
     def tensor(self, name: str) -> "TensorInfo":
         """Find a tensor; InvalidModelFileError naming it when it is missing."""
@@ -60,6 +66,14 @@ class Weights:
     def optional(self, name: str) -> "TensorInfo | None":
         """Find a tensor, None when the file does not have it."""
         return self.gguf.tensors.get(name)
+
+    def layer_tensor(self, layer: int, tensor: str, kind: str = "weight") -> "TensorInfo":
+        """Find a layer's tensor by the runtime's name; InvalidModelFileError when it is missing."""
+        return self.tensor(self.name(layer, tensor, kind))
+
+    def layer_optional(self, layer: int, tensor: str, kind: str = "weight") -> "TensorInfo | None":
+        """Find a layer's tensor by the runtime's name, None when the file does not have it."""
+        return self.optional(self.name(layer, tensor, kind))
 
     @property
     def output(self) -> "TensorInfo":
@@ -73,60 +87,44 @@ class Weights:
 
     def _check(self) -> None:
         """Compare the file's tensors with the expected ones, in both directions."""
-        known = {"rope_freqs.weight"}  # checked where it is read
-        for name, shape, needed in expected_tensors(self.architecture, self.hyperparameters):
+        known, present = set(), self.gguf.tensors.keys()
+        for name, shape, needed in expected_tensors(
+            self.architecture, self.hyperparameters, present
+        ):
             known.add(name)
-            if needed or name in self.gguf.tensors:
+            if needed or name in present:
                 self._check_tensor(name, shape)
-        for name in self.gguf.tensors.keys() - known:
-            if not name.endswith(IGNORED_SUFFIXES):
+        for name in present - known:
+            if not _IGNORED.search(name) and not self._of_unused_layer(name):
                 raise UnsupportedModelError(
                     f"{self.gguf.path}: tensor {name} is not part of architecture "
                     f"{self.architecture.name!r} as it is run here; "
                     "the model would answer wrongly without it"
                 )
 
+    def _of_unused_layer(self, name: str) -> bool:
+        """Whether only speculation would use its layer, or its layer uses another one's keys."""
+        found = re.match(r"blk\.(\d+)\.(\w+)", name)
+        if not found:
+            return False
+        layer, layers = int(found[1]), self.hyperparameters.layers
+        further = self.gguf.metadata.get(f"{self.architecture.name}.nextn_predict_layers", 0)
+        if layer >= len(layers):
+            return layer < len(layers) + further
+        return found[2] in ("attn_k", "attn_v", "attn_k_norm") and layers[layer].cache != layer
+
     def _check_tensor(self, name: str, shape: tuple[int, ...]) -> None:
         info, path = self.tensor(name), self.gguf.path
-        if tuple(info.shape) != shape:
+        expected = shape if len(shape) == len(info.shape) else ()
+        same = [length in (0, own) for length, own in zip(expected, info.shape, strict=False)]
+        if not expected or not all(same):
             raise InvalidModelFileError(
                 f"{path}: tensor {name} has shape {tuple(info.shape)}, expected {shape}"
             )
         if (found := FORMATS.get(info.type_id)) is None:
             format_of(info.type_id, f"{path}: tensor {name} ({info.type_name})")  # raises
-        elif shape[-1] % found.block_len:
+        elif info.shape[-1] % found.block_len:
             raise InvalidModelFileError(
-                f"{path}: tensor {name} has rows of {shape[-1]} elements, expected a multiple of "
-                f"{found.block_len} for its format {found.name}"
+                f"{path}: tensor {name} has rows of {info.shape[-1]} elements, expected a multiple "
+                f"of {found.block_len} for its format {found.name}"
             )
-
-
-def expected_tensors(
-    architecture: Architecture, numbers: Hyperparameters
-) -> Iterator[tuple[str, tuple[int, ...], bool]]:
-    """Walk what a file must or may hold: (name, shape in NumPy's order, needed)."""
-    dim, ffn, head = numbers.dim, numbers.ffn_dim, numbers.head_dim
-    q_dim, kv_dim = numbers.num_heads * head, numbers.num_kv_heads * head
-    layer: dict[str, tuple[int, ...]] = {
-        "attn_norm.weight": (dim,),
-        "attn_q.weight": (q_dim, dim),
-        "attn_k.weight": (kv_dim, dim),
-        "attn_v.weight": (kv_dim, dim),
-        "attn_output.weight": (dim, q_dim),
-        "ffn_norm.weight": (dim,),
-        "ffn_gate.weight": (ffn, dim),
-        "ffn_up.weight": (ffn, dim),
-        "ffn_down.weight": (dim, ffn),
-    }
-    if architecture.qkv_bias:
-        layer |= {"attn_q.bias": (q_dim,), "attn_k.bias": (kv_dim,), "attn_v.bias": (kv_dim,)}
-    if architecture.qk_norm:
-        layer |= {"attn_q_norm.weight": (head,), "attn_k_norm.weight": (head,)}
-    if architecture.post_norms:
-        layer |= {"post_attention_norm.weight": (dim,), "post_ffw_norm.weight": (dim,)}
-    yield "token_embd.weight", (numbers.vocab_size, dim), True
-    yield "output_norm.weight", (dim,), True
-    yield "output.weight", (numbers.vocab_size, dim), False
-    for index in range(numbers.num_layers):
-        for name, shape in layer.items():
-            yield f"blk.{index}.{name}", shape, True

@@ -48,6 +48,8 @@ class Activations:
     sums: int = 0
     plain: int = 0
     width: int = 0  # tokens side by side; 0: rows
+    vector: int = 0  # lanes of the vectors in which scales and sums lie; 0: rows
+    lanes: int = 0  # tokens whose float values lie side by side; 0: rows
 
     @classmethod
     def rows(cls, arena: Arena, tokens: int, columns: int, orders: int) -> "Activations":
@@ -81,6 +83,8 @@ class Activations:
             sums=arena.allocate(size // 4) if quantized else 0,
             plain=arena.allocate(4 * size) if orders & FLOAT else 0,
             width=lanes,
+            vector=lanes,
+            lanes=lanes,
         )
 
     @classmethod
@@ -101,6 +105,7 @@ class Activations:
             sums=arena.allocate(2 * vectors, zeroed=True) if quantized else 0,
             plain=arena.allocate(4 * size) if orders & FLOAT else 0,
             width=width,
+            vector=lanes,
         )
 
     def fields(self) -> dict[str, int]:
@@ -118,22 +123,26 @@ class Activations:
             "act_width": self.width,
         }
 
-    def input_of(self, order: int) -> dict[str, int]:
-        """The matmul record's fields for a format that reads `order`."""
+    def input_of(self, order: int, at: int = 0) -> dict[str, int]:
+        """The matmul record's fields for a format that reads `order`, from column `at` on."""
         if order == FLOAT:
-            return {"q": self.plain, "q_stride": 4 * self.columns}
+            together = self.lanes or 1  # only lanes hold several tokens' float values together
+            return {"q": self.plain + 4 * at * together, "q_stride": 4 * self.columns}
         if order == PAIR32 and not self.width:
             return {
-                "q": self.pair32,
+                "q": self.pair32 + at,
                 "q_stride": self.columns,
-                "scale": self.pair_scale,
+                "scale": self.pair_scale + at // 8,
                 "scale_stride": self.columns // 8,
-                "sums": self.pair_sums,
+                "sums": self.pair_sums + at // 8,
             }
+        natural = bool(self.width) or order != PAIR16
+        # A scale a 32 columns in vectors where tokens lie together, a 16 in rows.
+        scale, sums = (at // 32 * 4, at // 16 * 4) if self.width else (at // 4, at // 4)
         return {
-            "q": self.pair16 if order == PAIR16 and not self.width else self.natural,
+            "q": (self.natural if natural else self.pair16) + at * (self.width or 1),
             "q_stride": self.columns,
-            "scale": self.scale,
+            "scale": self.scale + scale * (self.vector or 1),
             "scale_stride": self.columns // 4,
-            "sums": self.sums,
+            "sums": self.sums + sums * (self.vector or 1),
         }

@@ -1,5 +1,6 @@
 """What a model takes in memory: mapped weights, KV pages, and the activations of a step."""
 
+from ..models.architecture import Placement
 from ..models.weights import Weights, expected_tensors
 from ..quant import format_of
 from .cache import kv_bytes_per_page
@@ -34,19 +35,22 @@ def arena_bytes(weights: Weights, config: EngineConfig) -> int:
     slots = 0
     if not config.deterministic:
         slots = slots_of(-(-config.max_tokens // lanes) * lanes, lanes)
-    q_dim, kv_dim = n.num_heads * n.head_dim, n.num_kv_heads * n.head_dim
-    num_ropes = len({n.layer_rope(layer) for layer in range(n.num_layers)})
-    hidden = n.dim * (2 if weights.architecture.post_norms else 1)
-    floats = hidden + q_dim + 2 * kv_dim + 2 * n.ffn_dim
+    first = n.layers[0]
+    q_dim, kv_dim = first.num_heads * first.key_dim, first.num_kv_heads * first.key_dim
+    rotations = {id(r): r for layer in n.layers if (r := layer.rotation) is not None}
+    angles = sum(r.dim for r in rotations.values())
+    sandwich = weights.architecture.placement is Placement.SANDWICH
+    hidden = n.dim * (2 if sandwich else 1)
+    floats = hidden + q_dim + 2 * kv_dim + 2 * first.ffn_dim
     splits = -(-num_pages_for(config.max_sequence_length) // SPLIT_PAGES)
-    attention = 4 * splits * n.num_heads * (n.head_dim + 16)  # pieces that are merged
+    attention = 4 * splits * first.num_heads * (first.key_dim + 16)  # pieces that are merged
     packed = min(slots, config.max_sequences * lanes)  # tokens of a step whose attention is split
     token = 4 * floats + _input_bytes(weights, exact=exact)
     in_rows = rows * (token + attention + 6 * n.dim)
-    in_lanes = slots * (token + 4 * (2 * q_dim + num_ropes * n.rope_dim)) + packed * attention
+    in_lanes = slots * (token + 4 * (2 * q_dim + angles)) + packed * attention
     logits = 4 * n.vocab_size * MAX_LOGITS
-    scratch = config.num_threads * (TILE_ROWS * 4 + 16) * max(n.dim, n.ffn_dim, q_dim)
-    tables = num_ropes * 4 * n.rope_dim * config.max_sequence_length
+    scratch = config.num_threads * (TILE_ROWS * 4 + 16) * max(n.dim, first.ffn_dim, q_dim)
+    tables = 4 * angles * config.max_sequence_length
     return in_rows + in_lanes + logits + scratch + tables + _small(weights)
 
 

@@ -1,6 +1,7 @@
 """The one transformer forward pass: an Architecture and weights become a Program."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from ..quant.target import target
 from .arena import Arena
 from .cache import KVCache
 from .hidden import HiddenStates
-from .kernels.records import MAX_ROWS, SPLIT_PAGES, STEP, TILE_ROWS
+from .kernels.records import MAX_GROUP, MAX_HEAD_DIM, MAX_ROWS, SPLIT_PAGES, STEP, TILE_ROWS
 from .lowering import Lowering
 from .program import LANES, Program
 from .rope_table import RopeTables
@@ -33,6 +34,7 @@ def build_program(
     activations: str = "int8",
     cache_type: str = "f16",
     deterministic: bool = False,
+    context_length: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Program:
     """Lower a model.
@@ -46,6 +48,8 @@ def build_program(
         cache_type: "f16" or "q8_0": how K and V are kept.
         deterministic: a token's results never depend on what else runs in the step, bit for bit;
             steps then have at most MAX_ROWS tokens.
+        context_length: of the longest sequence, for rotations that depend on it; the file's by
+            default.
         progress: called with (compiled, to compile) when kernels must be compiled.
 
     Raises:
@@ -57,14 +61,17 @@ def build_program(
     if activations not in ("int8", "float32"):
         raise InvalidParameterError(f"activations={activations!r}: must be 'int8' or 'float32'")
     numbers = weights.hyperparameters
+    numbers = numbers.for_context(context_length or numbers.context_length)
+    weights = replace(weights, hyperparameters=numbers)
     _check_sizes(numbers)
+    architecture = weights.architecture
     lanes = target().lanes
     # Deterministic: one layout for all steps, whose arithmetic for a token is the same with any
     # other tokens beside it.
     max_tokens = MAX_ROWS if deterministic else -(-max_tokens // lanes) * lanes
     step = np.zeros(len(STEP), np.int64)
     arena, cache = Arena(), KVCache(numbers, num_pages, cache_type)
-    ropes = RopeTables(numbers.rope_dim, numbers.rope_factors)
+    ropes = RopeTables()
     logits = np.empty((MAX_LOGITS, numbers.vocab_size), np.float32)
     common = (weights, arena, cache, ropes, logits)
     exact, splits = activations == "float32", _splits(num_pages)
@@ -77,6 +84,7 @@ def build_program(
         )
         for limit, width in widths.items()
     }
+    builders = [*in_rows.values()]
     bodies = {limit: rows.body() for limit, rows in in_rows.items()}
     tails = {limit: rows.tail(hidden) for limit, rows in in_rows.items()}
     hidden_in_lanes = 0
@@ -89,6 +97,7 @@ def build_program(
             max_splits=splits,
         )
         bodies[LANES], hidden_in_lanes = many.body(), many.hidden
+        builders.append(many)
         tails |= {-limit: rows.tail(many.hidden, lanes=True) for limit, rows in in_rows.items()}
     names = {op.kernel for ops in (*bodies.values(), *tails.values()) for op in ops}
     addresses = jit.load([_RUN, _WORK, *sorted(names)], progress=progress)
@@ -103,15 +112,10 @@ def build_program(
         team=Team(addresses[_RUN], addresses[_WORK], step, num_threads),
         num_lanes=lanes,
         logits=logits,
-        hidden=HiddenStates(
-            rows=hidden,
-            in_lanes=hidden_in_lanes,
-            num_lanes=lanes,
-            norm=weights.f32("output_norm.weight"),
-            eps=float(numbers.norm_eps),
-        ),
+        hidden=_hidden_states(weights, hidden, hidden_in_lanes, lanes),
+        causal=architecture.causal,
         max_tokens=max_tokens,
-        scratch_bytes=_scratch_bytes(numbers, lanes),
+        scratch_bytes=_scratch_bytes(numbers, lanes, max(b.widest for b in builders)),
     )
 
 
@@ -123,23 +127,57 @@ def _row_layouts(lanes: int) -> dict[int, int]:
     return {2: 0, 4: 4, 8: 8, MAX_ROWS: lanes} if lanes > 8 else {2: 0, 4: 4, MAX_ROWS: 8}
 
 
+def _hidden_states(weights: Weights, rows: int, in_lanes: int, lanes: int) -> HiddenStates:
+    numbers, normed = weights.hyperparameters, weights.architecture.output_norm
+    bias = weights.optional("output_norm.bias") is not None
+    return HiddenStates(
+        rows=rows,
+        in_lanes=in_lanes,
+        num_lanes=lanes,
+        dim=numbers.dim,
+        norm=weights.f32("output_norm.weight") if normed else None,
+        bias=weights.f32("output_norm.bias") if bias else None,
+        kind=weights.architecture.norm,
+        eps=float(numbers.norm_eps),
+    )
+
+
 def _check_sizes(numbers: Hyperparameters) -> None:
-    sizes = numbers.head_dim, numbers.dim, numbers.ffn_dim
-    if any(size % 32 for size in sizes):
-        raise UnsupportedModelError(
-            "head, embedding and feed-forward sizes must be multiples of 32, this model has "
-            + ", ".join(map(str, sizes))
-        )
+    """What matmuls read must be whole vectors of 32, and heads whole ones of 16."""
+    experts = numbers.experts
+    for layer in numbers.layers:
+        sizes = numbers.dim, layer.num_heads * layer.value_dim, layer.ffn_dim
+        if layer.experts and experts is not None:
+            sizes = *sizes[:2], experts.ffn_dim, experts.shared_ffn_dim
+        if any(size % 32 for size in sizes):
+            raise UnsupportedModelError(
+                "embedding, attention and feed-forward sizes must be multiples of 32, "
+                f"this model has {', '.join(map(str, sizes))}"
+            )
+        heads = layer.key_dim, layer.value_dim
+        if any(size % 16 or size > MAX_HEAD_DIM for size in heads):
+            raise UnsupportedModelError(
+                f"head sizes must be multiples of 16 up to {MAX_HEAD_DIM}, "
+                f"this model has {', '.join(map(str, heads))}"
+            )
 
 
 def _splits(num_pages: int) -> int:
     return -(-num_pages // SPLIT_PAGES)
 
 
-def _scratch_bytes(numbers: Hyperparameters, lanes: int) -> int:
-    """What one thread needs of its own: the prefill tile in float32, or attention's page."""
-    longest = max(numbers.dim, numbers.ffn_dim, numbers.num_heads * numbers.head_dim)
+def _scratch_bytes(numbers: Hyperparameters, lanes: int, widest: int) -> int:
+    """What one thread needs of its own: the prefill tile in float32, or attention's page.
+
+    widest: columns of the widest matrix, or norm, or number of experts.
+    """
+    n = numbers.layers
+    key = -(-max(layer.key_dim for layer in n) // 32) * 32
+    value = -(-max(layer.value_dim for layer in n) // 32) * 32
+    wide = max(max(layer.num_heads * max(layer.key_dim, layer.value_dim) for layer in n), key)
+    longest = max(widest, wide)
     tile = 8 * 16 * 4 + TILE_ROWS * longest * 4 + 16 * longest
-    group = numbers.num_heads // numbers.num_kv_heads
-    attention = (3 * 32 + lanes) * numbers.head_dim * 4 + 32 * lanes * 4 + group * lanes * 8
-    return -(-(max(tile, attention) + 4096) // 4096) * 4096
+    in_lanes = 4 * 32 * (key + value + lanes) + 8 * 16 * lanes
+    in_rows = MAX_GROUP * (4 * MAX_HEAD_DIM + 4 * 512 + 256 + 128)
+    rope = 2 * max(key, value) * lanes * 4
+    return -(-(max(tile, in_lanes, in_rows, rope) + 4096) // 4096) * 4096

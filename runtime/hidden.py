@@ -6,6 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from ..models.architecture import Norm
+
 _PIECE = 64  # tokens normed at a time, so that what that takes stays in the cache
 
 
@@ -16,21 +18,35 @@ class HiddenStates:
         rows: address of those in rows.
         in_lanes: of those in lanes; 0 if there are none.
         num_lanes: tokens side by side in a block.
-        norm: float32 (dim,): the output norm's weight.
+        dim: elements of a state.
+        norm: float32 (dim,): the output norm's weight; None: there is no output norm.
+        bias: what that norm adds at the end, float32 (dim,), if anything.
+        kind: which norm it is.
         eps: what that norm adds to the mean square.
 
     What comes out of a token's state does not depend on the tokens read with it, bit for bit.
     """
 
     def __init__(
-        self, *, rows: int, in_lanes: int, num_lanes: int, norm: NDArray[np.float32], eps: float
+        self,
+        *,
+        rows: int,
+        in_lanes: int,
+        num_lanes: int,
+        dim: int,
+        norm: NDArray[np.float32] | None,
+        bias: NDArray[np.float32] | None = None,
+        kind: Norm = Norm.RMS,
+        eps: float,
     ) -> None:
         self._rows, self._in_lanes, self._num_lanes = rows, in_lanes, num_lanes
-        self._norm, self._eps = norm.astype(np.float64), eps
+        self._dim, self._kind, self._eps = dim, kind, eps
+        self._norm = None if norm is None else norm.astype(np.float64)
+        self._bias = None if bias is None else bias.astype(np.float64)
 
     def read(self, slots: Sequence[int], *, lanes: bool) -> NDArray[np.float32]:
         """Float32 (slots, dim): the normed states of these rows, or lanes."""
-        at, dim = np.asarray(slots, np.int64), len(self._norm)
+        at, dim = np.asarray(slots, np.int64), self._dim
         out = np.empty((len(at), dim), np.float32)
         if not len(at):
             return out
@@ -42,10 +58,18 @@ class HiddenStates:
             piece = at[first : first + _PIECE]
             # A copy whose rows are contiguous: each is then summed by itself in the same order.
             x = np.ascontiguousarray(blocks[piece // size, :, piece % size], np.float64)
-            with np.errstate(invalid="ignore", over="ignore"):  # a broken file's; the pooler looks
-                x /= np.sqrt(np.square(x).mean(axis=1, keepdims=True) + self._eps)
-            out[first : first + _PIECE] = x * self._norm
+            out[first : first + _PIECE] = x if self._norm is None else self._normed(x, self._norm)
         return out
+
+    def _normed(
+        self, x: NDArray[np.float64], weight: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        with np.errstate(invalid="ignore", over="ignore"):  # a broken file's; the pooler looks
+            if self._kind is Norm.LAYER:
+                x -= x.mean(axis=1, keepdims=True)
+            x /= np.sqrt(np.square(x).mean(axis=1, keepdims=True) + self._eps)
+            x *= weight
+            return x if self._bias is None else x + self._bias
 
 
 def _view(address: int, *shape: int) -> NDArray[np.float32]:

@@ -2,13 +2,17 @@
 
 import numpy as np
 
+from ..models.architecture import Placement
 from ..models.weights import Weights
 from ..quant import format_of
-from .arena import Arena
+from .arena import Activations, Arena
 from .cache import KVCache
-from .kernels.records import ACTIVATE, EMBED, GATHER
+from .kernels.records import EMBED, GATHER, NORM, NORM_NONE, NORM_RMS
 from .lowering_attention import AttentionLowering
 from .lowering_base import Builder
+from .lowering_experts import ExpertsLowering
+from .lowering_ffn import DenseLowering, Result
+from .placement import Block, enter, leave, norm_add
 from .program import Op
 from .rope_table import RopeTables
 
@@ -49,56 +53,140 @@ class Lowering(Builder):
         )
         self.logits = logits
         self._attention = AttentionLowering(self, max_splits=max_splits)
-        ffn_dim = self.numbers.ffn_dim
-        self._gate, self._up = self.buffer(ffn_dim), self.buffer(ffn_dim)
+        numbers, beside = self.numbers, self.architecture.parallel_experts
+        dense = [n.ffn_dim for n in numbers.layers if beside or not n.experts]
+        self._dense = DenseLowering(self, max(dense, default=0))
+        self._experts, self._beside = None, 0
+        if numbers.experts is not None:
+            self._experts = ExpertsLowering(self, numbers.experts)
+            self._beside = self.buffer(numbers.dim) if beside else 0
 
     # -- the forward pass ------------------------------------------------------------------------
     def body(self) -> list[Op]:
         """Token ids -> the last hidden state."""
-        n, info = self.numbers, self.weights.tensor("token_embd.weight")
-        fmt = format_of(info.type_id, "token_embd.weight")
-        ops = [
-            self.op(
-                f"embedding:embed_{self.kind}_{fmt.name.lower()}",
-                EMBED,
-                weight=self.arena.keep(info.data),
-                row_bytes=fmt.row_bytes(n.dim),
-                columns=n.dim,
-                scale=float(n.embedding_scale),
-                out=self.hidden,
-                out_stride=4 * n.dim,
-            )
-        ]
-        ops += self._attention.tables()
-        for layer in range(n.num_layers):
-            ops += self._attention.layer(layer)
-            ops += self._feed_forward(layer)
+        ops = [*self._embed(), *self._attention.tables()]
+        for layer in range(self.numbers.num_layers):
+            ops += self._layer(layer) + self._scale_output(layer)
         return ops
 
-    def _feed_forward(self, layer: int) -> list[Op]:
-        n, prefix = self.numbers, f"blk.{layer}."
-        names = [f"{prefix}ffn_{p}.weight" for p in ("gate", "up", "down")]
-        x = self.input("ffn", n.dim, *names[:2])
-        y = self.input("ffn_down", n.ffn_dim, names[2])
-        ops = [
-            self.norm(self.hidden, f"{prefix}ffn_norm.weight", x),
-            self.matmul(names[0], x, self._gate, n.ffn_dim, barrier=False),
-            self.matmul(names[1], x, self._up, n.ffn_dim),
+    def _embed(self) -> list[Op]:
+        n, info = self.numbers, self.weights.tensor("token_embd.weight")
+        fmt = format_of(info.type_id, "token_embd.weight")
+        more: dict[str, int] = {}
+        if self.architecture.position_embedding:
+            rows = self.weights.f32("position_embd.weight")
+            more |= {"position_rows": self.arena.keep(rows), "num_positions": len(rows)}
+        if self.architecture.token_types:
+            row = self.weights.f32("token_types.weight")[0]
+            more |= {"constant_row": self.arena.keep(row)}
+        embed = self.op(
+            f"embedding:embed_{self.kind}_{fmt.name.lower()}",
+            EMBED,
+            weight=self.arena.keep(info.data),
+            row_bytes=fmt.row_bytes(n.dim),
+            columns=n.dim,
+            scale=float(n.embedding_scale),
+            out=self.hidden,
+            out_stride=4 * n.dim,
+            **more,
+        )
+        if not self.architecture.embedding_norm:
+            return [embed]
+        return [embed, self.norm(self.hidden, "token_embd_norm.weight", out=self.hidden)]
+
+    def _layer(self, layer: int) -> list[Op]:
+        attention, ffn = self._attention.readers(layer), self._readers(layer)
+        if self.architecture.placement is not Placement.PARALLEL:
+            ops, x = enter(self, layer, Block.ATTENTION, *attention)
+            ops += self._attention.layer(layer, x) + leave(self, layer, Block.ATTENTION)
+            more, x = self._enter_feed_forward(layer)
+            return (
+                ops + more + self._feed_forward(layer, x) + leave(self, layer, Block.FEED_FORWARD)
+            )
+        if self.weights.layer_optional(layer, "ffn_norm") is None:
+            orders = self._orders(layer)
+            ops, x = enter(self, layer, Block.ATTENTION, *attention, *ffn, orders=orders)
+            return ops + self._attention.layer(layer, x) + self._feed_forward(layer, x)
+        ops, x = enter(self, layer, Block.ATTENTION, *attention)
+        more, y = self._enter_feed_forward(layer)
+        return ops + more + self._attention.layer(layer, x) + self._feed_forward(layer, y)
+
+    # -- the feed-forward block --------------------------------------------------------------------
+    def _readers(self, layer: int) -> list[str]:
+        """The names of the feed-forward block's matrices that read its input."""
+        if (mixture := self._mixture(layer)) is not None and not self._beside:
+            return mixture.readers(layer)
+        return self._dense.readers(layer)
+
+    def _orders(self, layer: int) -> int:
+        """What it reads beside."""
+        mixture = self._mixture(layer)
+        return mixture.orders if mixture is not None and not self._beside else 0
+
+    def _mixture(self, layer: int) -> ExpertsLowering | None:
+        return self._experts if self.numbers.layers[layer].experts else None
+
+    def _enter_feed_forward(self, layer: int) -> tuple[list[Op], Activations]:
+        readers, orders = self._readers(layer), self._orders(layer)
+        return enter(self, layer, Block.FEED_FORWARD, *readers, orders=orders)
+
+    def _feed_forward(self, layer: int, x: Activations) -> list[Op]:
+        result = Result(self.block_out, self.block_residual, self.block_scale)
+        mixture = self._mixture(layer)
+        if mixture is None:
+            return self._dense.layer(layer, x, result)
+        if not self._beside:
+            return mixture.layer(layer, x, result)
+        return self._side_by_side(layer, mixture, x)
+
+    def _side_by_side(self, layer: int, mixture: ExpertsLowering, x: Activations) -> list[Op]:
+        """Gemma 4: a dense block and experts, each with norms of its own, both of the same state.
+
+        The router reads the state normed and over the root of its length.
+        """
+        dim, name, beside = self.numbers.dim, self.weights.name, Result(self._beside, False)
+        router = name(layer, "ffn_gate_inp", "scale")
+        weight = (self.weights.f32(router) / np.sqrt(dim)).astype(np.float32)
+        readers = mixture.readers(layer, router=False)
+        to_experts = self.input("beside", dim, *readers, orders=mixture.orders)
+        to_router = self.input("router", dim, name(layer, "ffn_gate_inp"))
+        return [
+            *self._dense.layer(layer, x, beside),
+            self.norm(self._beside, name(layer, "post_ffw_norm_1"), out=self.block_out),
+            self.norm(self.hidden, name(layer, "pre_ffw_norm_2"), to_experts, barrier=False),
             self.op(
-                f"activation:activate_{self.kind}",
-                ACTIVATE,
-                gate=self._gate,
-                up=self._up,
-                stride=n.ffn_dim if self.lanes else 4 * n.ffn_dim,
-                columns=n.ffn_dim,
-                kind=self.architecture.activation.value,
-                **y.fields(),
+                f"norm:norm_{self.kind}",
+                NORM,
+                x=self.hidden,
+                x_stride=self.stride(dim),
+                columns=dim,
+                weight=self.arena.keep(weight),
+                eps=float(self.numbers.norm_eps),
+                kind=NORM_RMS,
+                **to_router.fields(),
             ),
-            self.matmul(
-                names[2], y, self.block_out, n.dim, residual=not self.architecture.post_norms
-            ),
+            *mixture.layer(layer, to_experts, beside, routed_by=to_router),
+            norm_add(self, self.block_out, self._beside, name(layer, "post_ffw_norm_2")),
         ]
-        return ops + self.add_block(f"{prefix}post_ffw_norm.weight")
+
+    def _scale_output(self, layer: int) -> list[Op]:
+        """The layer's factor of the hidden state, where the file has one."""
+        if self.weights.layer_optional(layer, "layer_output_scale") is None:
+            return []
+        factor = self.weights.f32(self.weights.name(layer, "layer_output_scale"))
+        return [
+            self.op(
+                f"norm:norm_{self.kind}",
+                NORM,
+                x=self.hidden,
+                x_stride=self.stride(self.numbers.dim),
+                columns=self.numbers.dim,
+                weight=self.arena.keep(np.full(self.numbers.dim, factor[0], np.float32)),
+                kind=NORM_NONE,
+                out=self.hidden,
+                **Activations(self.numbers.dim).fields(),
+            )
+        ]
 
     # -- logits ----------------------------------------------------------------------------------
     def tail(self, hidden: int, *, lanes: bool = False) -> list[Op]:
@@ -106,6 +194,7 @@ class Lowering(Builder):
         n = self.numbers
         rows = self.arena.allocate(self.capacity * n.dim * 4)
         x = self.input("output", n.dim, "output.weight")
+        output_norm = "output_norm.weight" if self.architecture.output_norm else None
         return [
             self.op(
                 f"gather:gather_{'lanes' if lanes else 'rows'}",
@@ -117,7 +206,7 @@ class Lowering(Builder):
                 out=rows,
                 out_stride=4 * n.dim,
             ),
-            self.norm(rows, "output_norm.weight", x, "num_outputs"),
+            self.norm(rows, output_norm, x, count="num_outputs"),
             self.matmul(
                 "output.weight",
                 x,
@@ -125,5 +214,6 @@ class Lowering(Builder):
                 n.vocab_size,
                 count="num_outputs",
                 softcap=n.final_softcap,
+                scale=n.logit_scale,
             ),
         ]

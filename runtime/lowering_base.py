@@ -2,12 +2,15 @@
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from ..models.architecture import Placement
 from ..models.weights import Weights
 from ..quant import format_of
 from ..quant.target import target
 from .arena import Activations, Arena
 from .cache import KVCache
-from .kernels.records import ACTIVATION_ORDER, FLOAT, MATMUL, NORM, NORM_ADD
+from .kernels.records import ACTIVATION_ORDER, FLOAT, MATMUL, NATURAL, NORM, NORM_NONE
 from .program import Op
 from .rope_table import RopeTables
 
@@ -40,15 +43,27 @@ class Builder:
         self.numbers, self.architecture = weights.hyperparameters, weights.architecture
         self.exact, self.capacity, self.lanes, self.width = exact, capacity, lanes, width
         self.kind = "lanes" if lanes else "rows"
-        n = self.numbers
-        self.q_dim, self.kv_dim = n.num_heads * n.head_dim, n.num_kv_heads * n.head_dim
-        self.hidden = hidden or self.buffer(n.dim)
-        self.block_out = self.buffer(n.dim) if self.architecture.post_norms else self.hidden
-        self._inputs: dict[tuple[int, int, str], Activations] = {}
+        # What a block gives is added to the hidden state at once, or normed before it is added.
+        normed = Placement.SANDWICH, Placement.POST
+        self.block_residual = self.architecture.placement not in normed
+        self.block_scale = self.numbers.residual_scale if self.block_residual else 1.0
+        self.hidden = hidden or self.buffer(self.numbers.dim)
+        self.block_out = self.hidden if self.block_residual else self.buffer(self.numbers.dim)
+        self.widest = self.numbers.dim  # columns that an op has in its scratch memory
+        self._inputs: dict[tuple[int, int, str, int], Activations] = {}
+        self._ones: dict[int, int] = {}
 
     def buffer(self, columns: int) -> int:
         """Address of a float32 buffer of `columns` a token."""
         return self.arena.allocate(self.capacity * columns * 4)
+
+    def stride(self, columns: int) -> int:
+        """From a token of a buffer of `columns` to the next: bytes, in lanes columns."""
+        return columns if self.lanes else 4 * columns
+
+    def column(self, buffer: int, column: int) -> int:
+        """Address of a buffer's column, of the first token or block."""
+        return buffer + 4 * column * (self.lanes or 1)
 
     def op(
         self,
@@ -62,43 +77,95 @@ class Builder:
         """An op of a kernel; `count` is the step field that says how many tokens it handles."""
         return Op(f"runtime.kernels.cpu.{kernel}", layout, count, fields, barrier)
 
-    def _order(self, name: str) -> int:
-        """The activation order that a tensor's matmul reads."""
-        fmt = format_of(self._tensor(name).type_id, name).name.lower()
-        return FLOAT if self.exact else ACTIVATION_ORDER.get(fmt, FLOAT)
+    def order(self, name: str, source_columns: int) -> int:
+        """The activation order that a tensor's matmul reads.
 
-    def _tensor(self, name: str) -> "TensorInfo":
+        In rows, a piece of a wider input has the orders that mix 128 columns only if it is whole
+        ones: others are read as they are.
+        """
+        info = self.matrix(name)
+        order = ACTIVATION_ORDER.get(format_of(info.type_id, name).name.lower(), FLOAT)
+        columns = info.shape[-1]
+        piece = columns != source_columns and columns % 128 != 0
+        if self.exact or (piece and order != NATURAL and not self.lanes and not self.width):
+            return FLOAT
+        return order
+
+    def matrix(self, name: str) -> "TensorInfo":
+        """A tensor; of the output's name the one that stands for it."""
         return self.weights.output if name == "output.weight" else self.weights.tensor(name)
 
-    def input(self, tag: str, columns: int, *consumers: str) -> Activations:
-        """The quantized input that the named tensors read."""
-        orders = 0
+    def input(
+        self, tag: str, columns: int, *consumers: str, tokens: int = 0, orders: int = 0
+    ) -> Activations:
+        """The quantized input that the named tensors read, or pieces of it.
+
+        tokens: of a buffer whose rows are not the step's tokens (0): in rows they are never side by
+        side. orders: wanted beside those of the tensors.
+        """
         for name in consumers:
-            orders |= self._order(name)
-        key = (columns, orders, tag)
+            orders |= self.order(name, columns)
+        key = (columns, orders, tag, tokens)
         if key not in self._inputs:
-            size = self.arena, self.capacity, columns, orders
+            self.widest = max(self.widest, columns)
+            size = self.arena, tokens or self.capacity, columns, orders
             if self.lanes:
                 self._inputs[key] = Activations.in_lanes(*size, self.lanes)
-            elif self.width:
+            elif self.width and not tokens:
                 self._inputs[key] = Activations.few(*size, self.width, target().lanes)
             else:
                 self._inputs[key] = Activations.rows(*size)
         return self._inputs[key]
 
-    def norm(self, x: int, weight: str, into: Activations, count: str = "num_tokens") -> Op:
-        n = self.numbers
+    def norm(
+        self,
+        x: int,
+        name: str | None,
+        into: Activations | None = None,
+        *,
+        columns: int = 0,
+        width: int = 0,
+        out: int = 0,
+        count: str = "num_tokens",
+        barrier: bool = True,
+    ) -> Op:
+        """The norm of a buffer with the named weight; without a name, the values as they are.
+
+        columns, width: of what is normed, and of the buffer that it is a part of; the model's by
+        default. out: where the float32 values go as well: x itself, or a buffer as wide.
+        """
+        columns = columns or self.numbers.dim
         return self.op(
             f"norm:norm_{self.kind}",
             NORM,
             count,
+            barrier,
             x=x,
-            x_stride=4 * n.dim,
-            weight=self.arena.keep(self.weights.f32(weight)),
-            eps=float(n.norm_eps),
-            columns=n.dim,
-            **into.fields(),
+            x_stride=self.stride(width or columns),
+            out=out,
+            columns=columns,
+            **self.norm_fields(name, columns),
+            **(into.fields() if into else {}),
         )
+
+    def norm_fields(self, name: str | None, columns: int) -> dict[str, int | float]:
+        """The fields of records that say which norm it is."""
+        if name is None:
+            return {"kind": NORM_NONE, "weight": self.ones(columns), "eps": 0.0}
+        weight = self.weights.f32(name)
+        assert weight.size == columns, f"{name}: {weight.shape}, {columns} columns"
+        return {
+            "kind": self.architecture.norm.value,
+            "weight": self.arena.keep(weight),
+            "bias": self.bias(name),
+            "eps": float(self.numbers.norm_eps),
+        }
+
+    def ones(self, columns: int) -> int:
+        """Address of so many float32 ones."""
+        if columns not in self._ones:
+            self._ones[columns] = self.arena.keep(np.ones(columns, np.float32))
+        return self._ones[columns]
 
     def matmul(
         self,
@@ -107,15 +174,28 @@ class Builder:
         out: int,
         out_columns: int,
         *,
-        bias: str = "",
         residual: bool = False,
         barrier: bool = True,
         count: str = "num_tokens",
         softcap: float = 0.0,
+        scale: float = 1.0,
+        rows: tuple[int, int] | None = None,
+        columns_at: int = 0,
+        part: int | None = None,
     ) -> Op:
-        info, order = self._tensor(name), self._order(name)
-        rows, columns = info.shape
+        """softcap(scale * (W x + bias) + residual) of one tensor, at `out`.
+
+        out: a buffer of `out_columns` columns; add to its address to write into later columns.
+        rows: (first, number) of the tensor's; all by default. columns_at: where in a wider source
+        the input begins, a multiple of 32 (in rows of 128, for formats that mix so many). part:
+        which matrix of a tensor of three dimensions.
+        """
+        info, order = self.matrix(name), self.order(name, source.columns)
+        columns = info.shape[-1]
+        first, count_rows = rows or (0, info.shape[-2] if len(info.shape) > 1 else 1)
         fmt = format_of(info.type_id, name)
+        skipped = (part * info.shape[-2] if part else 0) + first
+        assert columns_at + columns <= source.columns, name
         file, kind = ("matmul_lanes", "lanes") if self.lanes else ("matmul", "rows")
         if order == FLOAT:
             kind = f"float_{kind}"
@@ -126,39 +206,28 @@ class Builder:
             MATMUL,
             count,
             barrier,
-            weight=self.arena.keep(info.data),
+            weight=self.arena.keep(info.data) + skipped * fmt.row_bytes(columns),
             row_bytes=fmt.row_bytes(columns),
-            num_rows=rows,
+            num_rows=count_rows,
             columns=columns,
-            chunk=_chunk(fmt.row_bytes(columns)),
+            chunk=chunk_of(fmt.row_bytes(columns)),
             out=out,
-            out_stride=out_columns if self.lanes else 4 * out_columns,
-            bias=self.arena.keep(self.weights.f32(bias)) if bias else 0,
+            out_stride=self.stride(out_columns),
+            bias=self.bias(name, skipped),
+            factor=float(scale),
             residual=int(residual),
             softcap=float(softcap),
-            **source.input_of(order),
+            **source.input_of(order, columns_at),
         )
 
-    def add_block(self, weight: str) -> list[Op]:
-        """The norm after a block and the residual addition, where the architecture has them."""
-        if not self.architecture.post_norms:
-            return []
-        n = self.numbers
-        return [
-            self.op(
-                f"norm:norm_add_{self.kind}",
-                NORM_ADD,
-                x=self.hidden,
-                x_stride=4 * n.dim,
-                y=self.block_out,
-                y_stride=4 * n.dim,
-                weight=self.arena.keep(self.weights.f32(weight)),
-                eps=float(n.norm_eps),
-                columns=n.dim,
-            )
-        ]
+    def bias(self, name: str, first: int = 0) -> int:
+        """Address of the bias beside a weight, from its value `first` on; 0 where there is none."""
+        bias = name.removesuffix(".weight") + ".bias"
+        if self.weights.optional(bias) is None:
+            return 0
+        return self.arena.keep(self.weights.f32(bias)) + 4 * first
 
 
-def _chunk(row_bytes: int) -> int:
+def chunk_of(row_bytes: int) -> int:
     """Rows taken at once from a thread's part: about 32 kB, so that others can help at its end."""
     return max(1, 32768 // row_bytes // 8) * 8  # whole micro kernels

@@ -71,6 +71,7 @@ class Program:
             the hidden state is in lanes.
         logits: float32 (most rows of a step, vocab_size): where the ops put the logits.
         hidden: where the bodies put the last hidden state.
+        causal: False: a token sees its whole segment, which must be all of a text.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class Program:
         num_lanes: int,
         logits: NDArray[np.float32],
         hidden: HiddenStates,
+        causal: bool = True,
         max_tokens: int,
         scratch_bytes: int,
     ) -> None:
@@ -104,8 +106,13 @@ class Program:
         self._bodies = {key: records(ops) for key, ops in bodies.items()}
         self._tails = {key: records(ops) for key, ops in tails.items()}
         self._arrays = StepArrays(
-            step, max_tokens=max_tokens, max_logits=self.max_logits, lanes=num_lanes
+            step,
+            max_tokens=max_tokens,
+            max_logits=self.max_logits,
+            lanes=num_lanes,
+            causal=causal,
         )
+        self.causal = causal
         scratch = arena.allocate(scratch_bytes * team.num_threads)
         self._step = step
         for name, value in (
@@ -163,6 +170,7 @@ class Program:
         for segment in batch.segments:
             end = segment.start + segment.num_tokens
             table = np.ascontiguousarray(segment.block_table, np.int32)
+            assert self.causal or segment.start == 0, "an encoder's text runs in one step"
             assert segment.start >= 0 and len(table) * PAGE_SIZE >= end, "block table too short"
             assert not len(table) or (0 <= table.min() and table.max() < self.num_pages), (
                 "page id out of range"

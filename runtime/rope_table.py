@@ -1,42 +1,56 @@
-"""The angles of rotary positions (Su et al., 2021, arXiv 2104.09864), as tables by position."""
+"""Tables by position: the angles of rotations (Su et al., 2021, arXiv 2104.09864), q's factors."""
+
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ..models.architecture import Hyperparameters, Rotation
 
 _FIRST = 512  # positions at first; doubled as needed
 
 
 class RopeTables:
-    """One table a (base, scale, with factors): float32 [position][cos, sin][rope_dim / 2].
+    """One table a rotation: float32 [position][cos, sin][its pairs].
 
     Kernels reach a table through a cell that holds its address, since it moves when it grows.
     """
 
-    def __init__(self, rope_dim: int, factors: NDArray[np.float32] | None) -> None:
-        self._dim, self._factors = rope_dim, factors
-        self._tables: dict[tuple[float, float, bool], NDArray[np.float32]] = {}
-        self._cells: dict[tuple[float, float, bool], NDArray[np.int64]] = {}
+    def __init__(self) -> None:
+        self._makers: dict[object, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {}
+        self._kept: list[object] = []  # whose ids are keys
+        self._tables: dict[object, NDArray[np.float32]] = {}
+        self._cells: dict[object, NDArray[np.int64]] = {}
         self._length = _FIRST
 
-    def cell(self, base: float, scale: float, factors: bool) -> int:
-        """Address of the cell that holds the address of a table.
+    def cell(self, rotation: Rotation) -> int:
+        """Address of the cell that holds the address of a rotation's table."""
 
-        `factors` says whether the model's frequency factors apply: sliding layers go without.
-        """
-        key = (base, scale, factors)
+        def make(positions: NDArray[np.float64]) -> NDArray[np.float64]:
+            angles = positions[:, None] * rotation.frequencies
+            return np.concatenate([np.cos(angles), np.sin(angles)], axis=1) * rotation.magnitude
+
+        self._kept.append(rotation)
+        return self._cell(id(rotation), make)
+
+    def temperature_cell(self, numbers: Hyperparameters) -> int:
+        """The same of the table of the factors of q: float32 [position]."""
+        return self._cell(
+            (numbers.temperature, numbers.temperature_length),
+            lambda p: 1 + numbers.temperature * np.log1p(p // numbers.temperature_length),
+        )
+
+    def _cell(
+        self, key: object, make: Callable[[NDArray[np.float64]], NDArray[np.float64]]
+    ) -> int:
         if key not in self._cells:
-            self._cells[key] = np.zeros(1, np.int64)
+            self._cells[key], self._makers[key] = np.zeros(1, np.int64), make
             self._build(key)
         return self._cells[key].ctypes.data
 
-    def _build(self, key: tuple[float, float, bool]) -> None:
-        base, scale, factors = key
-        frequencies = base ** (-np.arange(0, self._dim, 2, dtype=np.float64) / self._dim)
-        if factors and self._factors is not None:
-            frequencies = frequencies / self._factors
-        angles = np.arange(self._length, dtype=np.float64)[:, None] / scale * frequencies
-        table = np.concatenate([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
-        self._tables[key] = np.ascontiguousarray(table)
+    def _build(self, key: object) -> None:
+        table = self._makers[key](np.arange(self._length, dtype=np.float64))
+        self._tables[key] = np.ascontiguousarray(table, np.float32)
         self._cells[key][0] = self._tables[key].ctypes.data
 
     def reach(self, length: int) -> None:

@@ -19,15 +19,26 @@ class StepArrays:
 
     In rows a token has the slot of its number. In lanes there are first the packed tokens, then
     blocks of consecutive positions of one sequence; empty lanes repeat the token before them.
+
+    Args:
+        causal: False: a token sees its segment, which is a whole text, to the end.
     """
 
     def __init__(
-        self, step: NDArray[np.int64], *, max_tokens: int, max_logits: int, lanes: int
+        self,
+        step: NDArray[np.int64],
+        *,
+        max_tokens: int,
+        max_logits: int,
+        lanes: int,
+        causal: bool = True,
     ) -> None:
         self._step, self._lanes = step, lanes
         self.num_slots = slots_of(max_tokens, lanes)
         self._token_ids = np.zeros(self.num_slots, np.int32)
         self._positions = np.zeros(self.num_slots, np.int64)
+        # A causal model's tokens see to their own position.
+        self._ends = self._positions if causal else np.zeros(self.num_slots, np.int64)
         self._tables = np.zeros(self.num_slots, np.int64)
         self._valid = np.zeros(self.num_slots // lanes, np.int64)
         self._out_rows = np.zeros(max_logits + lanes, np.int64)
@@ -36,6 +47,7 @@ class StepArrays:
         for name, array in (
             ("token_ids", self._token_ids),
             ("positions", self._positions),
+            ("ends", self._ends),
             ("tables", self._tables),
             ("valid", self._valid),
             ("out_rows", self._out_rows),
@@ -49,6 +61,7 @@ class StepArrays:
         for number, (segment, table) in enumerate(zip(batch.segments, tables, strict=True)):
             n = segment.num_tokens
             self._put(at, segment.token_ids, segment.start, table)
+            self._see(at, n, segment.start + n - 1)
             if segment.logits is Logits.HIDDEN:
                 self.hidden_slots[number] = range(at, at + n)
             else:
@@ -77,6 +90,7 @@ class StepArrays:
                 wanted += _wanted(segment.logits, slots)
             if here:
                 self._put(at, ids[:here], start, table)
+                self._see(at, here, start + n - 1)
                 blocks = -(-here // lanes)
                 end = at + blocks * lanes
                 self._repeat(at + here, end)
@@ -85,6 +99,7 @@ class StepArrays:
                 at = end
             if tail:
                 self._put(packed_at, ids[here:], start + here, table)
+                self._see(packed_at, tail, start + n - 1)
                 packed_at += tail
         self._repeat(num_packed, -(-num_packed // lanes) * lanes)
         return self._finish(at, num_packed, at // lanes, wanted)
@@ -121,10 +136,15 @@ class StepArrays:
         self._positions[at : at + n] = np.arange(start, start + n)
         self._tables[at : at + n] = table
 
+    def _see(self, at: int, n: int, end: int) -> None:
+        """The last position that `n` tokens see, where that isn't their own."""
+        if self._ends is not self._positions:
+            self._ends[at : at + n] = end
+
     def _repeat(self, first: int, end: int) -> None:
         """Empty lanes do the work of the token before them, and nobody reads it."""
         if first < end:
-            for array in (self._token_ids, self._positions, self._tables):
+            for array in (self._token_ids, self._positions, self._ends, self._tables):
                 array[first:end] = array[first - 1]
 
     def _finish(self, tokens: int, packed: int, blocks: int, wanted: list[int]) -> int:

@@ -16,6 +16,7 @@ from llamba.quant.target import target
 from llamba.runtime.arena import Activations, Arena
 from llamba.runtime.kernels.records import (
     ACTIVATION_ORDER,
+    MATMUL,
     NATURAL,
     PAIR16,
     PAIR32,
@@ -107,6 +108,8 @@ class Rig:
         name = f"runtime.kernels.cpu.{kernel}"
         record = np.zeros(RECORD_BYTES // 8, np.int64)
         self._counter[:] = 0
+        if layout is MATMUL:
+            fields = {"factor": 1.0} | fields
         every = fields | {
             "counter": self._counter.ctypes.data,
             "count_at": self.step.ctypes.data + getattr(STEP, count),
@@ -160,6 +163,7 @@ class Rig:
         fours = q.reshape(blocks, LANES, columns // 4, 4).transpose(0, 2, 1, 3)
         return {
             "q": self.last(fours),
+            "q_stride": columns,
             "scale": self.last(to_lanes(step)),
             "sums": self.last(to_lanes(groups)),
         }
@@ -181,6 +185,7 @@ class Rig:
 
         return {
             "q": self.last(pieces),
+            "q_stride": q.shape[1],
             "scale": spread(np.repeat(step[:, :, None], share, axis=2)),
             "sums": spread(sums),
         }

@@ -1,5 +1,8 @@
 """Qwen2 and Qwen2.5: biases on q, k and v, rotation by halves."""
 
-from ..architecture import Activation, Architecture, Rope
+from ..architecture import Architecture, Rope
 
-ARCHITECTURE = Architecture(name="qwen2", rope=Rope.NEOX, activation=Activation.SILU, qkv_bias=True)
+ARCHITECTURE = Architecture(
+    name="qwen2",
+    rope=Rope.NEOX,
+)

@@ -5,32 +5,41 @@ Arrays are (tokens, ...) throughout. Weights are decoded layer by layer, in slic
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...models.architecture import Activation, Hyperparameters, Rope
-from ...models.gguf_types import TensorInfo
+from ...models.architecture import Placement
 from ...models.weights import Weights
-from ...quant import format_of
+from .reference_attention import ReferenceAttention, State, attention
+from .reference_experts import ReferenceFeedForward
+from .reference_math import (
+    Function,
+    gelu,
+    layer_norm,
+    log_softmax,
+    rms_norm,
+    rotate,
+    silu,
+    soft_cap,
+    softmax,
+)
+from .reference_matrices import Matrices
 
-SLICE_ELEMENTS = 1 << 22  # of a matrix decoded at a time
+__all__ = [
+    "Reference",
+    "State",
+    "attention",
+    "gelu",
+    "log_softmax",
+    "rms_norm",
+    "rotate",
+    "silu",
+    "soft_cap",
+]
 
+Ids = Sequence[int] | NDArray[np.integer]
 Trace = Callable[[str, NDArray], None]
-
-
-@dataclass
-class State:
-    """One sequence's keys and values: a pair of (positions, num_kv_heads, head_dim) a layer."""
-
-    keys: list[NDArray] = field(default_factory=list)
-    values: list[NDArray] = field(default_factory=list)
-
-    @property
-    def length(self) -> int:
-        """Positions held."""
-        return len(self.keys[0]) if self.keys else 0
 
 
 class Reference:
@@ -38,7 +47,8 @@ class Reference:
 
     kv_float16 rounds keys and values through float16, as the page cache does. keep holds decoded
     weights in memory: for small models, or many short runs. trace is called with
-    (name, activations) at every stage, for comparing a fast path stage by stage.
+    (name, activations) at every stage, for comparing a fast path stage by stage. gelu: another one
+    in its place, as other runtimes look theirs up in coarse tables.
     """
 
     def __init__(
@@ -49,194 +59,150 @@ class Reference:
         kv_float16: bool = False,
         keep: bool = False,
         trace: Trace | None = None,
+        gelu: Function = gelu,
     ) -> None:
         self.weights = weights
         self.dtype: np.dtype[np.floating] = np.dtype(dtype)
-        self.kv_float16 = kv_float16
-        self._kept: dict[str, NDArray] | None = {} if keep else None
+        self._matrices = Matrices(weights, self.dtype, keep=keep)
+        self._attention = ReferenceAttention(self._matrices, kv_float16=kv_float16)
+        self._feed_forward = ReferenceFeedForward(self._matrices, gelu)
+        self._gelu = gelu
         self._trace = trace or (lambda name, x: None)
 
     def run(
-        self,
-        token_ids: Sequence[int] | NDArray[np.integer],
-        state: State | None = None,
-        *,
-        num_logits: int | None = None,
+        self, token_ids: Ids, state: State | None = None, *, num_logits: int | None = None
     ) -> NDArray:
         """Run tokens after those in `state`, which grows by them.
 
         Returns `dtype` (num_logits, vocab_size): the logits of the last `num_logits` tokens, of
         all by default. IndexError when a token is not in the vocabulary.
         """
+        numbers, matrices = self.weights.hyperparameters, self._matrices
+        x = self._layers(token_ids, State() if state is None else state)
+        x = self._output_norm(x[0 if num_logits is None else len(x) - num_logits :])
+        logits = matrices.apply(x, self.weights.output)
+        if self.weights.optional("output.bias") is not None:
+            logits = logits + matrices.array("output.bias")
+        return soft_cap(logits * self.dtype.type(numbers.logit_scale), numbers.final_softcap)
+
+    def encode(self, token_ids: Ids) -> NDArray:
+        """Run a whole text; (tokens, dim): each token's hidden state after the output norm."""
+        return self._output_norm(self._layers(token_ids, State()))
+
+    def score(self, hidden: NDArray) -> NDArray:
+        """Run a classifier's or reranker's head on a text's hidden states; (num_labels)."""
         numbers, architecture = self.weights.hyperparameters, self.weights.architecture
-        state = State() if state is None else state
-        if not state.keys:
-            empty = np.empty((0, numbers.num_kv_heads, numbers.head_dim), self.dtype)
-            state.keys, state.values = [[empty] * numbers.num_layers for _ in range(2)]
-        positions = np.arange(state.length, state.length + len(token_ids))
-        x = self._embed(np.asarray(token_ids, np.int64)) * numbers.embedding_scale
+        matrices, has = self._matrices, self.weights.optional
+        x = {"cls": hidden[:1], "last": hidden[-1:], "mean": hidden.mean(axis=0, keepdims=True)}[
+            numbers.head_pooling
+        ]
+        for name in ("cls", "cls.output"):
+            if has(f"{name}.weight") is None:
+                continue
+            x = matrices.apply(x, self.weights.tensor(f"{name}.weight"))
+            x = x + matrices.array(f"{name}.bias") if has(f"{name}.bias") is not None else x
+            if name == "cls":
+                x = self._gelu(x) if architecture.head_gelu else np.tanh(x)
+                if has("cls.norm.weight") is not None:
+                    x = layer_norm(x, matrices.array("cls.norm.weight"), numbers.norm_eps)
+        return (softmax(x) if architecture.head_softmax else x)[0]
+
+    def finish_embedding(self, pooled: NDArray) -> NDArray:
+        """Apply the layers that some embedding models have on top of the pooled vector, (dim)."""
+        x = np.atleast_2d(pooled)
+        for name in ("dense_2.weight", "dense_3.weight"):
+            if (info := self.weights.optional(name)) is not None:
+                x = self._matrices.apply(x, info)
+        return x.reshape(*pooled.shape[:-1], -1)
+
+    def _layers(self, token_ids: Ids, state: State) -> NDArray:
+        """From tokens to the last layer's output."""
+        numbers = self.weights.hyperparameters
+        ids = np.asarray(token_ids, np.int64)
+        state.prepare(numbers, self.dtype)
+        positions = np.arange(state.length, state.length + len(ids))
+        x = self._embed(ids, positions)
+        extra = self._per_layer_inputs(ids, x) if numbers.per_layer_dim else None
         self._trace("embedding", x)
         for layer in range(numbers.num_layers):
-            name = f"blk.{layer}."
-            y = self._attention_block(self._norm(x, name + "attn_norm"), layer, positions, state)
-            x = x + (self._norm(y, name + "post_attention_norm") if architecture.post_norms else y)
-            self._trace(name + "attention_out", x)
-            y = self._ffn(self._norm(x, name + "ffn_norm"), name)
-            x = x + (self._norm(y, name + "post_ffw_norm") if architecture.post_norms else y)
-            self._trace(name + "out", x)
-        first = 0 if num_logits is None else len(x) - num_logits
-        logits = self._linear(self._norm(x[first:], "output_norm"), self.weights.output)
-        return soft_cap(logits, numbers.final_softcap)
-
-    def _embed(self, token_ids: NDArray[np.int64]) -> NDArray:
-        info = self.weights.tensor("token_embd.weight")
-        rows = info.data.reshape(info.shape[0], -1)[token_ids]
-        shape = (len(token_ids), info.shape[1])
-        return format_of(info.type_id).dequantize(rows, shape).astype(self.dtype)
-
-    def _norm(self, x: NDArray, name: str) -> NDArray:
-        weight = self.weights.f32(name + ".weight").astype(self.dtype)
-        return rms_norm(x, weight, self.weights.hyperparameters.norm_eps)
-
-    def _linear(self, x: NDArray, info: TensorInfo, bias: str | None = None) -> NDArray:
-        """x (tokens, columns) times a matrix (rows, columns), plus a bias -> (tokens, rows)."""
-        rows, columns = info.shape
-        out: NDArray = np.empty((len(x), rows), self.dtype)
-        step = max(1, SLICE_ELEMENTS // columns)
-        for at in range(0, rows, step):
-            out[:, at : at + step] = x @ self._rows(info, at, min(at + step, rows)).T
-        return out if bias is None else out + self.weights.f32(bias).astype(self.dtype)
-
-    def _rows(self, info: TensorInfo, start: int, stop: int) -> NDArray:
-        """Decode the rows start..stop of a matrix."""
-        key = f"{info.name}:{start}"
-        if self._kept is not None and key in self._kept:
-            return self._kept[key]
-        data = info.data.reshape(info.shape[0], -1)[start:stop]
-        decoded = format_of(info.type_id).dequantize(data, (stop - start, info.shape[1]))
-        decoded = decoded.astype(self.dtype, copy=False)
-        if self._kept is not None:
-            self._kept[key] = decoded
-        return decoded
-
-    def _attention_block(
-        self, x: NDArray, layer: int, positions: NDArray[np.int64], state: State
-    ) -> NDArray:
-        """From the normed input to the projected output; adds this step's K and V to the state."""
-        numbers, architecture = self.weights.hyperparameters, self.weights.architecture
-        name = f"blk.{layer}."
-
-        def project(which: str, heads: int) -> NDArray:
-            bias = f"{name}attn_{which}.bias" if architecture.qkv_bias else None
-            y = self._linear(x, self.weights.tensor(f"{name}attn_{which}.weight"), bias)
-            return y.reshape(len(x), heads, numbers.head_dim)
-
-        q = project("q", numbers.num_heads)
-        k = project("k", numbers.num_kv_heads)
-        v = project("v", numbers.num_kv_heads)
-        if architecture.qk_norm:
-            q, k = self._norm(q, name + "attn_q_norm"), self._norm(k, name + "attn_k_norm")
-        angles = rope_angles(numbers, layer, positions)
-        q, k = rotate(q, angles, architecture.rope), rotate(k, angles, architecture.rope)
-        if self.kv_float16:
-            k, v = (y.astype(np.float16).astype(self.dtype) for y in (k, v))
-        self._trace(name + "q", q)
-        state.keys[layer] = np.concatenate([state.keys[layer], k])
-        state.values[layer] = np.concatenate([state.values[layer], v])
-        y = attention(
-            q,
-            state.keys[layer],
-            state.values[layer],
-            scale=numbers.attention_scale,
-            window=numbers.layer_window(layer),
-            softcap=numbers.attention_softcap,
-        )
-        self._trace(name + "attention", y)
-        return self._linear(y.reshape(len(x), -1), self.weights.tensor(name + "attn_output.weight"))
-
-    def _ffn(self, x: NDArray, name: str) -> NDArray:
-        gate = self._linear(x, self.weights.tensor(name + "ffn_gate.weight"))
-        up = self._linear(x, self.weights.tensor(name + "ffn_up.weight"))
-        act = silu if self.weights.architecture.activation is Activation.SILU else gelu
-        return self._linear(act(gate) * up, self.weights.tensor(name + "ffn_down.weight"))
-
-
-def rms_norm(x: NDArray, weight: NDArray, eps: float) -> NDArray:
-    """Scale the last axis to a root mean square of 1, then by `weight`; dtype of x."""
-    mean = np.mean(x * x, axis=-1, keepdims=True)
-    return x / np.sqrt(mean + x.dtype.type(eps)) * weight
-
-
-def rope_angles(
-    numbers: Hyperparameters, layer: int, positions: NDArray[np.int64]
-) -> NDArray[np.float64]:
-    """How far each pair turns at each position: float64 (tokens, rope_dim / 2), in radians."""
-    base, scale = numbers.layer_rope(layer)
-    frequencies = base ** (-np.arange(0, numbers.rope_dim, 2, dtype=np.float64) / numbers.rope_dim)
-    if numbers.rope_factors is not None and not numbers.layer_window(layer):
-        frequencies = frequencies / numbers.rope_factors
-    return (positions / scale)[:, None] * frequencies
-
-
-def rotate(x: NDArray, angles: NDArray[np.float64], kind: Rope) -> NDArray:
-    """Turn the first 2 * angles.shape[1] elements of each head pairwise; (tokens, heads, head_dim).
-
-    NORM pairs neighbours, NEOX the halves of the rotated part; the rest of a head stays.
-    """
-    if kind is Rope.NONE:
+            x = self._block(x, layer, positions, state)
+            if extra is not None:
+                x = self._add_per_layer_input(x, layer, extra[:, layer])
+            if self.weights.layer_optional(layer, "layer_output_scale") is not None:
+                x = x * self._matrices.array(self.weights.name(layer, "layer_output_scale"))
+            self._trace(f"blk.{layer}.out", x)
+        state.length += len(ids)
         return x
-    half = angles.shape[1]
-    cos, sin = (f(angles)[:, None, :].astype(x.dtype) for f in (np.cos, np.sin))
-    if kind is Rope.NORM:
-        first, second = slice(0, 2 * half, 2), slice(1, 2 * half, 2)
-    else:
-        first, second = slice(0, half), slice(half, 2 * half)
-    out = x.copy()
-    out[..., first] = x[..., first] * cos - x[..., second] * sin
-    out[..., second] = x[..., first] * sin + x[..., second] * cos
-    return out
 
+    def _embed(self, ids: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray:
+        architecture, matrices = self.weights.architecture, self._matrices
+        x = matrices.rows("token_embd.weight", ids)
+        x = x * self.dtype.type(self.weights.hyperparameters.embedding_scale)
+        if architecture.position_embedding:
+            x = x + matrices.rows("position_embd.weight", positions)
+        if architecture.token_types:
+            x = x + matrices.rows("token_types.weight", np.zeros(1, np.int64))
+        return matrices.norm(x, "token_embd_norm") if architecture.embedding_norm else x
 
-def attention(
-    q: NDArray, k: NDArray, v: NDArray, *, scale: float, window: int = 0, softcap: float = 0.0
-) -> NDArray:
-    """Causal attention of the last positions' queries.
+    def _output_norm(self, x: NDArray) -> NDArray:
+        return self._matrices.norm(x, "output_norm") if self.weights.architecture.output_norm else x
 
-    q (tokens, num_heads, head_dim); k and v (positions, num_kv_heads, head_dim), whose last
-    `tokens` positions are the queries' own. Returns the shape and dtype of q. Consecutive query
-    heads share a key/value head. window: 0, or how many positions a query sees, itself included.
-    """
-    tokens, num_heads, head_dim = q.shape
-    positions, num_kv_heads, _ = k.shape
-    grouped = q.reshape(tokens, num_kv_heads, num_heads // num_kv_heads, head_dim)
-    scores = np.einsum("thgd,phd->htgp", grouped, k, optimize=True) * q.dtype.type(scale)
-    scores = soft_cap(scores, softcap)
-    at = np.arange(positions - tokens, positions)[:, None]
-    seen = np.arange(positions) <= at
-    if window:
-        seen &= np.arange(positions) > at - window
-    scores = np.where(seen[None, :, None, :], scores, -np.inf)
-    scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    scores /= scores.sum(axis=-1, keepdims=True)
-    return np.einsum("htgp,phd->thgd", scores, v, optimize=True).reshape(q.shape)
+    def _block(self, x: NDArray, layer: int, positions: NDArray[np.int64], state: State) -> NDArray:
+        """One layer: attention and feed-forward block with their norms and sums."""
+        norm, placement = self._matrices.layer_norm, self.weights.architecture.placement
+        scale = self.dtype.type(self.weights.hyperparameters.residual_scale)
 
+        def attend(y: NDArray) -> NDArray:
+            q = self._attention.heads(y, layer, positions, state)
+            self._trace(f"blk.{layer}.q", q)
+            means = self._attention.attend(q, layer, state)
+            self._trace(f"blk.{layer}.attention", means)
+            return self._attention.project(means, layer) * scale
 
-def soft_cap(x: NDArray, cap: float) -> NDArray:
-    """Bend x into (-cap, cap) by cap * tanh(x / cap); 0 leaves it."""
-    return x if not cap else cap * np.tanh(x / cap)
+        def feed(y: NDArray, hidden: NDArray) -> NDArray:
+            return self._feed_forward.block(y, layer, hidden) * scale
 
+        def before(y: NDArray, tensor: str) -> NDArray:  # some first layers have no norm
+            present = self.weights.layer_optional(layer, tensor) is not None
+            return norm(y, layer, tensor) if present else y
 
-def silu(x: NDArray) -> NDArray:
-    """x * sigmoid(x), without overflow for large negative x."""
-    return x * (0.5 + 0.5 * np.tanh(0.5 * x))
+        match placement:
+            case Placement.PRE:
+                x = x + attend(before(x, "attn_norm"))
+                self._trace(f"blk.{layer}.attention_out", x)
+                return x + feed(norm(x, layer, "ffn_norm"), x)
+            case Placement.SANDWICH:
+                y = attend(norm(x, layer, "attn_norm"))
+                x = x + norm(y, layer, "post_attention_norm")
+                self._trace(f"blk.{layer}.attention_out", x)
+                return x + norm(feed(norm(x, layer, "ffn_norm"), x), layer, "post_ffw_norm")
+            case Placement.POST:
+                x = x + norm(attend(x), layer, "post_attention_norm")
+                self._trace(f"blk.{layer}.attention_out", x)
+                return x + norm(feed(x, x), layer, "post_ffw_norm")
+            case Placement.RESIDUAL:
+                x = norm(x + attend(x), layer, "attn_norm")
+                self._trace(f"blk.{layer}.attention_out", x)
+                return norm(x + feed(x, x), layer, "ffn_norm")
+            case Placement.PARALLEL:
+                y = norm(x, layer, "attn_norm")
+                own = self.weights.layer_optional(layer, "ffn_norm") is not None
+                z = norm(x, layer, "ffn_norm") if own else y
+                return x + attend(y) + feed(z, x)
 
+    def _per_layer_inputs(self, ids: NDArray[np.int64], x: NDArray) -> NDArray:
+        """What each layer of Gemma 4's E models adds, (tokens, layers, per_layer_dim)."""
+        numbers, matrices = self.weights.hyperparameters, self._matrices
+        shape = (len(ids), numbers.num_layers, numbers.per_layer_dim)
+        own = matrices.rows("per_layer_token_embd.weight", ids).reshape(shape)
+        projected = matrices.apply(x, self.weights.tensor("per_layer_model_proj.weight"))
+        projected = projected.reshape(shape) / np.sqrt(self.dtype.type(numbers.dim))
+        projected = matrices.norm(projected, "per_layer_proj_norm")
+        root = np.sqrt(self.dtype.type(numbers.per_layer_dim))
+        return (projected + own * root) / np.sqrt(self.dtype.type(2))
 
-def gelu(x: NDArray) -> NDArray:
-    """GELU in its tanh approximation."""
-    return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi).astype(x.dtype) * (x + 0.044715 * x**3)))
-
-
-def log_softmax(logits: NDArray) -> NDArray:
-    """Log-probabilities over the last axis; dtype of logits."""
-    shifted = logits - logits.max(axis=-1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    def _add_per_layer_input(self, x: NDArray, layer: int, extra: NDArray) -> NDArray:
+        matrices = self._matrices
+        gate = self._gelu(matrices.layer(x, layer, "inp_gate"))
+        y = matrices.layer(gate * extra, layer, "proj")
+        return x + matrices.layer_norm(y, layer, "post_norm")

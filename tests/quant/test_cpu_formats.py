@@ -15,7 +15,14 @@ import pytest
 from numpy.typing import NDArray
 
 from llamba.quant import FORMATS_BY_NAME, Format, jit
-from llamba.runtime.kernels.records import ACTIVATION_ORDER, EMBED, MATMUL, PAIR32
+from llamba.runtime.kernels.records import (
+    ACTIVATE,
+    ACTIVATION_ORDER,
+    EMBED,
+    FLOAT,
+    MATMUL,
+    PAIR32,
+)
 
 pytestmark = pytest.mark.kernels
 
@@ -202,7 +209,8 @@ def test_matmul_lanes(rig: ModuleType, blocks: Blocks, name: str, floats: bool) 
         raw, r = blocks(fmt, pattern, columns), rig.Rig()
         w, x = finite(fmt, raw, columns), activations(kind, tokens, columns)
         if floats:
-            a, source = x.astype(np.float64), {"q": r.last(rig.to_lanes(rig.padded(x)))}
+            source = {"q": r.last(rig.to_lanes(rig.padded(x))), "q_stride": 4 * columns}
+            a = x.astype(np.float64)
         else:
             q, step = rig.quantize(x, 32)
             a, source = rig.dequantize(q, step), r.lanes_input(q, step)
@@ -299,6 +307,57 @@ def test_any_number_of_rows(rig: ModuleType, tiny: ModuleType, name: str, rows: 
         got = rig.from_lanes(out.array)[:count] if lanes else out.array
         a = rig.dequantize(q, step)
         check(got, a @ w.T, np.abs(a) @ rig.magnitudes(fmt, raw, columns).T, np.zeros(got.shape))
+
+
+@pytest.mark.parametrize("name", ["q4_k", "q8_0", "f32"])
+@pytest.mark.parametrize("kind", ["rows", "few", "lanes", "exact lanes"])
+def test_a_piece_of_a_wider_input(rig: ModuleType, tiny: ModuleType, name: str, kind: str) -> None:
+    """The input begins at a column of a wider buffer; factor, then what was there."""
+    fmt, wide, columns, at, rows = rig.FORMATS[name], 768, 256, 384, 13
+    if name == "f32" and kind == "few":
+        pytest.skip("float formats have no kernel of few tokens")
+    raw = tiny.weight(np.random.default_rng(3), rows, columns, fmt.name)
+    raw = np.ascontiguousarray(raw).view(np.uint8).reshape(rows, -1)
+    w = fmt.dequantize(raw, (rows, columns)).astype(np.float64)
+    lanes, exact, r = "lanes" in kind, kind == "exact lanes" or name == "f32", rig.Rig()
+    tokens = rig.LANES + 3 if lanes else 7
+    x = activations("normal", tokens, wide)
+    orders = FLOAT if exact else ACTIVATION_ORDER[name]
+    a = r.buffers(tokens, wide, orders, lanes=lanes, width=4 * (kind == "few"))
+    r.set_step(num_tokens=tokens)
+    place = (lambda v: rig.to_lanes(rig.padded(v))) if lanes else (lambda v: v)
+    gate = {"gate": r.keep(place(np.full_like(x, 128))), "up": r.keep(place(x / np.float32(128)))}
+    stride = wide if lanes else 4 * wide
+    r.run(
+        f"activation:activate_{'lanes' if lanes else 'rows'}",
+        ACTIVATE,
+        **gate,
+        stride=stride,
+        columns=wide,
+        **a.fields(),
+    )
+    out = rig.Fenced((2, rows, rig.LANES) if lanes else (tokens, rows), fill=1.0)
+    kernel = {"rows": ":matmul_rows", "few": "few:matmul_few4"}.get(kind, "lanes:matmul_lanes")
+    kernel = kernel.replace("matmul_", "matmul_float_") if exact else kernel
+    r.run(
+        f"matmul{'_' * (kernel[0] != ':')}{kernel}_{name}",
+        MATMUL,
+        weight=r.last(raw),
+        row_bytes=fmt.row_bytes(columns),
+        num_rows=rows,
+        columns=columns,
+        chunk=8,
+        out=out.at,
+        out_stride=rows if lanes else 4 * rows,
+        bias=r.last(np.full(rows, 0.5, np.float32)),
+        factor=-0.25,
+        residual=1,
+        **a.input_of(orders, at),
+    )
+    out.check()
+    got = rig.from_lanes(out.array)[:tokens] if lanes else out.array
+    expected = (x[:, at : at + columns].astype(np.float64) @ w.T + 0.5) * -0.25 + 1
+    assert np.abs(got - expected).max() < (1e-5 if exact else 0.02) * np.abs(expected).max()
 
 
 @pytest.mark.parametrize("cap", [0.5, 30.0])

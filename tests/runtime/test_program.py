@@ -125,9 +125,13 @@ MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
                 "token_embd*": "Q8_0",
             },
             "num_layers": 7,
+            "metadata": {
+                "gemma3.rope.scaling.type": "linear",
+                "gemma3.rope.scaling.factor": 8.0,
+            },
             **SIZES,
         },
-        {"attention_softcap": 20.0, "final_softcap": 2.0, "rope_scale": 8.0},
+        {"attention_softcap": 20.0, "final_softcap": 2.0},
     ),
     "llama-untied-partial-rope": (
         {
@@ -137,12 +141,13 @@ MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             "num_heads": 2,
             "num_kv_heads": 2,
             "head_dim": 96,
+            "metadata": {"llama.rope.dimension_count": 50},
         },
-        {"rope_dim": 50},
+        {},
     ),
     "llama-multi-query": (
         {"dim": 64, "ffn_dim": 96, "num_heads": 16, "num_kv_heads": 1, "head_dim": 64},
-        {"rope_factors": np.linspace(1, 8, 32).astype(np.float32)},
+        {},
     ),
     "gemma3-wide-heads": (
         {"architecture": "gemma3", "dim": 64, "num_heads": 1, "num_kv_heads": 1, "head_dim": 256},

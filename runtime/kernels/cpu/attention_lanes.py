@@ -1,6 +1,6 @@
 """Prefill attention: LANES query positions of a sequence side by side, a page of keys at a time.
 
-Queries are [head][head_dim][LANES], so scores and the softmax are elementwise over the lanes. A
+Queries are [head][key_dim][LANES], so scores and the softmax are elementwise over the lanes. A
 page's K and V are widened to float32 once for all the query heads that share it.
 """
 
@@ -12,6 +12,8 @@ from numba.core import types
 
 from ....quant.cpu.simd import (
     LANES,
+    absolute,
+    convert,
     exp_lanes,
     fill,
     fma,
@@ -36,6 +38,7 @@ _LOW = np.float32(-1e30)
 _int = types.int64
 _float = vec("f32", LANES)
 WIDTH = 16 if LANES == 16 else 8  # keys, then columns, in registers at once
+_HEADS = 16  # that share a page's widened keys and values
 _many = Registers(_float, WIDTH)
 _load, _store, _zero, _fill = (
     load("f32", LANES),
@@ -43,7 +46,8 @@ _load, _store, _zero, _fill = (
     zero("f32", LANES),
     fill("f32", LANES),
 )
-_max, _fma = maximum(LANES), fma(LANES)
+_max, _fma, _abs = maximum(LANES), fma(LANES), absolute(LANES)
+_to_float = convert("sitofp", vec("i32", LANES), vec("f32", LANES))
 _fill_int = fill("i32", LANES)
 
 
@@ -83,11 +87,16 @@ def _mask_code(b: Builder, sig: Any, args: Any) -> Any:
     return b.select(seen, v, ir.Constant(v.type, [-1e30] * LANES))
 
 
+def _least_code(b: Builder, sig: Any, args: Any) -> Any:
+    return b.select(b.icmp_signed("<", *args), *args)
+
+
 _zeros = make("zeros", 0, lambda a: _many(), lambda b, s, a: ir.Constant(_many.llvm, None))
 _step = make("step", 3, lambda a: _many(_many, _int, _float), _step_code)
 _write = make("write", 2, lambda a: _int(_many, _int), _write_code)
 _read = make("read", 2, lambda a: _many(_int, _float), _read_code)
 _ints = vec("i32", LANES)
+_least = make("least", 2, lambda a: _ints(_ints, _ints), _least_code)
 _mask = make("mask", 4, lambda a: _float(_float, _ints, _ints, _int), _mask_code)
 _lane = make(
     "lane_numbers",
@@ -104,61 +113,97 @@ def _cap(v, cap):
     return (one - two / (e + one)) * _fill(cap)
 
 
+@inline
+def _finish(out, dim, state, sinks):
+    """Divide a head's values by the sum of the weights; `sinks` is 0 or its sink's address."""
+    top, total = _load(state), _load(state + LANES * 4)
+    factor = _fill(np.float32(1))
+    if sinks != 0:
+        sink = _fill(load_f32(sinks))
+        new = _max(top, sink)
+        factor = exp_lanes(top - new)
+        total = _fma(total, factor, exp_lanes(sink - new))
+    r = factor / total
+    for i in range(dim):
+        o = out + i * LANES * 4
+        _store(o, _load(o) * r)
+
+
 def _make(kv: KvType) -> Any:
-    widen = kv.widen
+    widen_keys, widen_values, values_of = kv.widen_keys, kv.widen_values, kv.values
 
     @kernel
     def attention_lanes(op, step, thread):
-        """A KV head of a block of LANES queries a piece of work, the longest first.
+        """At most _HEADS heads of a block of LANES queries a piece of work, the longest first.
 
         Blocks of packed tokens are left to attention_rows.
         """
         packed = (load_i64(step + STEP.num_packed) + LANES - 1) // LANES
         blocks = load_i64(step + STEP.num_blocks)
         kv_heads, group = load_i64(op + ATTENTION.num_kv_heads), load_i64(op + ATTENTION.group)
-        dim, window = load_i64(op + ATTENTION.head_dim), load_i64(op + ATTENTION.window)
-        cap = load_f32(op + ATTENTION.softcap)
+        key_dim, value_dim = load_i64(op + ATTENTION.key_dim), load_i64(op + ATTENTION.value_dim)
+        key_room, value_room = (key_dim + 31) // 32 * 32, (value_dim + 31) // 32 * 32
+        window, ahead = load_i64(op + ATTENTION.window), load_i64(op + ATTENTION.ahead)
+        cap, slopes = load_f32(op + ATTENTION.softcap), load_i64(op + ATTENTION.slopes)
+        sinks = load_i64(op + ATTENTION.sinks)
         columns, out_columns = load_i64(op + ATTENTION.stride), load_i64(op + ATTENTION.out_stride)
         page_bytes = load_i64(op + ATTENTION.page_bytes)
         k = load_i64(step + STEP.scratch) + thread * load_i64(step + STEP.scratch_bytes)
-        v = k + PAGE * dim * 4
-        scores = v + PAGE * dim * 4
+        v = k + PAGE * key_room * 4
+        scores = v + PAGE * value_room * 4
         state = scores + PAGE * LANES * 4  # [head of the group][m, l][LANES]
+        pieces = (group + _HEADS - 1) // _HEADS
+        each = kv_heads * pieces
         while True:
             item = atomic_add(load_i64(op + ATTENTION.counter), 1)
-            if item >= (blocks - packed) * kv_heads:
+            if item >= (blocks - packed) * each:
                 return 0
-            block, head = blocks - 1 - item // kv_heads, item % kv_heads
+            block, head = blocks - 1 - item // each, item % each // pieces
+            first_head = head * group + item % pieces * _HEADS
+            heads = min(_HEADS, (head + 1) * group - first_head)
             valid = load_i64(load_i64(step + STEP.valid) + 8 * block)
             position = load_i64(load_i64(step + STEP.positions) + 8 * block * LANES)
+            # The last position that the first token sees, and the last one.
+            ends = load_i64(step + STEP.ends) + 8 * block * LANES
+            near, far = load_i64(ends), load_i64(ends + 8 * (valid - 1))
+            last = _fill_int(np.int32(near))
+            if far > near:  # causal
+                last = last + _lane()
+            if ahead > 0:
+                last = _least(last, _fill_int(np.int32(position + ahead)) + _lane())
+                near, far = min(near, position + ahead), min(far, position + valid - 1 + ahead)
             q = load_i64(op + ATTENTION.q) + block * columns * LANES * 4
             out = load_i64(op + ATTENTION.out) + block * out_columns * LANES * 4
-            q += head * group * dim * LANES * 4
-            out += head * group * dim * LANES * 4
-            for g in range(group):
+            q += first_head * key_dim * LANES * 4
+            out += first_head * value_dim * LANES * 4
+            for g in range(heads):
                 _store(state + g * LANES * 8, _fill(_LOW))
                 _store(state + g * LANES * 8 + LANES * 4, _zero())
-                for i in range(dim):
-                    _store(out + (g * dim + i) * LANES * 4, _zero())
-            last = _fill_int(np.int32(position)) + _lane()
-            first = last + _fill_int(np.int32(1 - window)) if window > 0 else _fill_int(np.int32(0))
+                for i in range(value_dim):
+                    _store(out + (g * value_dim + i) * LANES * 4, _zero())
+            here = _fill_int(np.int32(position)) + _lane()
+            first = here + _fill_int(np.int32(1 - window)) if window > 0 else _fill_int(np.int32(0))
             begin = max(0, position - window + 1) if window > 0 else 0
             tables = load_i64(load_i64(step + STEP.tables) + 8 * block * LANES)
             pages = load_i64(op + ATTENTION.kv) + head * load_i64(op + ATTENTION.head_bytes)
-            for page in range(begin // PAGE, (position + valid - 1) // PAGE + 1):
-                widen(pages + load_i32(tables + 4 * page) * page_bytes, k, v, dim)
+            for page in range(begin // PAGE, far // PAGE + 1):
+                source = pages + load_i32(tables + 4 * page) * page_bytes
+                widen_keys(source, k, key_room)
+                widen_values(values_of(source, key_room), v, value_room)
                 at = page * PAGE
-                inside = at + PAGE - 1 <= position and (
+                inside = at + PAGE - 1 <= near and (
                     window == 0 or at > position + LANES - 1 - window
                 )
-                # Slots behind the block's last token hold what somebody left, maybe a NaN.
-                written = min(PAGE, position + valid - at)
-                for g in range(group):
+                # Slots behind the last token seen hold what somebody left, maybe a NaN.
+                written = min(PAGE, far + 1 - at)
+                for g in range(heads):
                     for j in range(0, PAGE, WIDTH):
                         acc = _zeros()
-                        for d in range(dim):
+                        for d in range(key_dim):
                             acc = _step(
-                                acc, k + (d * PAGE + j) * 4, _load(q + (g * dim + d) * LANES * 4)
+                                acc,
+                                k + (d * PAGE + j) * 4,
+                                _load(q + (g * key_dim + d) * LANES * 4),
                             )
                         _write(acc, scores + j * LANES * 4)
                     where = state + g * LANES * 8
@@ -168,6 +213,10 @@ def _make(kv: KvType) -> Any:
                         s = _load(scores + j * LANES * 4)
                         if cap != np.float32(0):
                             s = _cap(s, cap)
+                        if slopes != 0:
+                            far_off = _to_float(here + _fill_int(np.int32(-(at + j))))
+                            slope = _fill(load_f32(slopes + 4 * (first_head + g)))
+                            s = s - _abs(far_off) * slope
                         if not inside:
                             s = _mask(s, first, last, at + j)
                         _store(scores + j * LANES * 4, s)
@@ -180,17 +229,16 @@ def _make(kv: KvType) -> Any:
                     decay = exp_lanes(old - top)
                     _store(where, top)
                     _store(where + LANES * 4, _fma(_load(where + LANES * 4), decay, total))
-                    for i in range(0, dim, WIDTH):
-                        o = out + (g * dim + i) * LANES * 4
+                    for i in range(0, value_dim, WIDTH):
+                        o = out + (g * value_dim + i) * LANES * 4
                         acc = _read(o, decay)
                         for j in range(written):
-                            acc = _step(acc, v + (j * dim + i) * 4, _load(scores + j * LANES * 4))
+                            w = _load(scores + j * LANES * 4)
+                            acc = _step(acc, v + (j * value_room + i) * 4, w)
                         _write(acc, o)
-            for g in range(group):
-                r = _fill(np.float32(1)) / _load(state + g * LANES * 8 + LANES * 4)
-                for i in range(dim):
-                    o = out + (g * dim + i) * LANES * 4
-                    _store(o, _load(o) * r)
+            for g in range(heads):
+                sink = sinks + 4 * (first_head + g) if sinks != 0 else 0
+                _finish(out + g * value_dim * LANES * 4, value_dim, state + g * LANES * 8, sink)
 
     return attention_lanes
 

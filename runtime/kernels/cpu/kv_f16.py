@@ -1,4 +1,4 @@
-"""float16 keys and values: K [head_dim][32], then V [32][head_dim]."""
+"""float16 keys and values: K [key_dim][32], then V [32][value_dim]."""
 
 from typing import Any
 
@@ -53,19 +53,21 @@ def _store_keys(head, slot, x, dim):
 
 
 @inline
-def _store_value(head, slot, x, dim):
-    at = head + (PAGE + slot) * dim * 2
+def _values(head, dim):
+    return head + PAGE * dim * 2
+
+
+@inline
+def _store_value(values, slot, x, dim):
+    at = values + slot * dim * 2
     for i in range(0, dim, 16):
         store_f16x16(at + 2 * i, narrow_f32x16(load_f32x16(x + 4 * i)))
 
 
 @inline
-def _widen(head, keys, values, dim):
+def _widen(source, out, dim):
     for i in range(0, PAGE * dim, 16):
-        store_f32x16(keys + 4 * i, widen_f16x16(load_f16x16(head + 2 * i)))
-    at = head + PAGE * dim * 2
-    for i in range(0, PAGE * dim, 16):
-        store_f32x16(values + 4 * i, widen_f16x16(load_f16x16(at + 2 * i)))
+        store_f32x16(out + 4 * i, widen_f16x16(load_f16x16(source + 2 * i)))
 
 
 def _decode(group: int) -> Any:
@@ -99,8 +101,8 @@ def _decode(group: int) -> Any:
         write(acc, scores, WEIGHT_STRIDE)
 
     @inline
-    def accumulate(head, dim, column, first, last, weights, out, out_stride, spare):
-        at = head + (PAGE * dim + column) * 2
+    def accumulate(values, dim, column, first, last, weights, out, out_stride, spare):
+        at = values + column * 2
         acc = read(out, out_stride)
         for j in range(first, last):
             acc = add_value(acc, at + j * dim * 2, weights + 4 * j)
@@ -109,4 +111,4 @@ def _decode(group: int) -> Any:
     return score, accumulate
 
 
-F16_TYPE = KvType(_store_key, _store_keys, _store_value, _widen, _decode)
+F16_TYPE = KvType(_values, _store_key, _store_keys, _store_value, _widen, _widen, _decode)

@@ -1,7 +1,7 @@
 """Keys and values in 8 bits with a scale for each 32 of a position, as ggml's Q8_0 rounds them.
 
-K [head_dim / 4][32][4], four columns of a position side by side; K's scales [head_dim / 32][32],
-float16; then V [32][head_dim], and V's scales as K's.
+K [key_dim / 4][32][4], four columns of a position side by side; K's scales [key_dim / 32][32],
+float16; then V [32][value_dim], and V's scales as K's.
 
 Columns of V share a scale with their neighbours, columns of K by 16s with those half a head further
 on, which rotary positions turn together. Some models (Qwen2.5) have keys that are 50 times as large
@@ -165,8 +165,7 @@ def _values(head, dim):
 
 
 @inline
-def _store_value(head, slot, x, dim):
-    values = _values(head, dim)
+def _store_value(values, slot, x, dim):
     scales = values + PAGE * dim
     for i in range(0, dim, 32):
         scale = _scale_of(x + 4 * i, x + 4 * i + 64)
@@ -176,7 +175,7 @@ def _store_value(head, slot, x, dim):
 
 
 @inline
-def _widen(head, keys, values, dim):
+def _widen_keys(head, keys, dim):
     scales = head + PAGE * dim
     for i in range(0, dim, 4):
         for s in range(0, PAGE, 16):
@@ -186,13 +185,16 @@ def _widen(head, keys, values, dim):
             store_f32x16(out + PAGE * 4, _column_1(at) * scale)
             store_f32x16(out + PAGE * 8, _column_2(at) * scale)
             store_f32x16(out + PAGE * 12, _column_3(at) * scale)
-    source = _values(head, dim)
-    scales = source + PAGE * dim
+
+
+@inline
+def _widen_values(values, out, dim):
+    scales = values + PAGE * dim
     for j in range(PAGE):
         for i in range(0, dim, 16):
             scale = fill_f32x16(load_f16(scales + i // 32 * PAGE * 2 + j * 2))
-            v = to_f32x16(_widen_i8(load_i8x16(source + j * dim + i)))
-            store_f32x16(values + (j * dim + i) * 4, v * scale)
+            v = to_f32x16(_widen_i8(load_i8x16(values + j * dim + i)))
+            store_f32x16(out + (j * dim + i) * 4, v * scale)
 
 
 def _decode(group: int) -> Any:
@@ -250,8 +252,7 @@ def _decode(group: int) -> Any:
             write_scores(total, scores + 4 * s, WEIGHT_STRIDE)
 
     @inline
-    def accumulate(head, dim, column, first, last, weights, out, out_stride, spare):
-        values = _values(head, dim)
+    def accumulate(values, dim, column, first, last, weights, out, out_stride, spare):
         scales = values + PAGE * dim + column * PAGE // 16
         a, b = widen_f16x16(load_f16x16(scales)), widen_f16x16(load_f16x16(scales + 32))
         for g in range(group):
@@ -266,4 +267,6 @@ def _decode(group: int) -> Any:
     return score, accumulate
 
 
-Q8_0_TYPE = KvType(_store_key, _store_keys, _store_value, _widen, _decode)
+Q8_0_TYPE = KvType(
+    _values, _store_key, _store_keys, _store_value, _widen_keys, _widen_values, _decode
+)

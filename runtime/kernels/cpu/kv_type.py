@@ -1,7 +1,9 @@
 """What a type of KV cache gives the kernels: how keys and values lie in a head's page, and code.
 
 `head` is the address of a KV head's part of a page (runtime/cache.py has the layouts), `slot` a
-position's place in the page, `dim` the head's size, a multiple of 32. Everything is inlined.
+position's place in the page, `dim` the size of its keys, or values: a multiple of 32, since smaller
+ones are filled up with zeros. `values` is what the function of that name gives. Everything is
+inlined.
 """
 
 from dataclasses import dataclass
@@ -13,10 +15,11 @@ from numba.core import types
 from ....quant.cpu.prefetch import prefetch as ask_for
 from ....quant.cpu.simd import make
 from ....quant.cpu.vector import F32, I64, Builder, Registers, declare, pointer, splat, vec
+from ..records import MAX_HEAD_DIM
 
 # Bytes from one query head to the next: of queries, and of a split's weights. A constant, so that
 # addresses need no arithmetic; not a power of two, which would put all heads into few cache sets.
-QUERY_STRIDE, WEIGHT_STRIDE = 4 * 256 + 64, 4 * 512 + 64
+QUERY_STRIDE, WEIGHT_STRIDE = 4 * MAX_HEAD_DIM + 64, 4 * 512 + 64
 FLOATS = vec("f32", 16)
 _int = types.int64
 
@@ -26,22 +29,26 @@ class KvType:
     """Inline functions of one cache type.
 
     Attributes:
+        values: (head, dim of keys) -> the address of the head's values, behind its keys.
         store_key: (head, slot, x, dim), x the address of a float32 row.
         store_keys: (head, slot, x, dim): LANES positions, x [dim][LANES], slot a multiple of LANES.
-        store_value: (head, slot, x, dim), a float32 row.
-        widen: (head, keys, values, dim): all as float32, keys [dim][32], values [32][dim].
+        store_value: (values, slot, x, dim), a float32 row.
+        widen_keys, widen_values: (head or values, out, dim): all as float32, keys [dim][32], values
+            [32][dim].
         decode: query heads that share a KV head -> (score, accumulate):
             score(head, q, dim, scores): 32 scores of each query, into its row of WEIGHT_STRIDE
             bytes; q has rows of QUERY_STRIDE bytes.
-            accumulate(head, dim, column, first, last, weights, out, out_stride, spare): add the 32
+            accumulate(values, dim, column, first, last, weights, out, out_stride, spare): add the 32
             columns from `column` of slots first..last-1, times the weights, to a float32 row of
             each query. `spare` is memory for a page's weights.
     """
 
+    values: Any
     store_key: Any
     store_keys: Any
     store_value: Any
-    widen: Any
+    widen_keys: Any
+    widen_values: Any
     decode: Any
 
 

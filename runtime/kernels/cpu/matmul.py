@@ -53,6 +53,7 @@ def _put(op, token, row, value):
     at = load_i64(op + MATMUL.out) + token * load_i64(op + MATMUL.out_stride) + 4 * row
     if bias != 0:
         value += load_f32(bias + 4 * row)
+    value *= load_f32(op + MATMUL.factor)
     if load_i64(op + MATMUL.residual) != 0:
         value += load_f32(at)
     store_f32(at, soft_cap(value, load_f32(op + MATMUL.softcap)))

@@ -9,21 +9,32 @@ from typing import Any
 import numpy as np
 
 from ....quant.cpu.blocks32 import CpuFormat
-from ....quant.cpu.simd import LANES, inline, kernel, load, load_f32, load_i64, store, store_f32
+from ....quant.cpu.simd import (
+    LANES,
+    fill,
+    inline,
+    kernel,
+    load,
+    load_f32,
+    load_i64,
+    store,
+    store_f32,
+)
 from ....quant.cpu.threads import atomic_add
 from ..records import MATMUL, STEP
 from .formats import QUANTIZED
 from .matmul import share, soft_cap
 from .micro import ROWS, make_micro
 
-_load, _store = load("f32", ROWS), store("f32", ROWS)
+_load, _store, _fill = load("f32", ROWS), store("f32", ROWS), fill("f32", ROWS)
 
 
 @inline
 def _put_rows(op, row, count, first_token, tokens, results):
-    """[WIDTH][ROWS] results of `count` rows for `tokens` tokens: bias, residual, soft cap."""
+    """[WIDTH][ROWS] of `count` rows for `tokens` tokens: bias, factor, residual, soft cap."""
     bias, residual = load_i64(op + MATMUL.bias), load_i64(op + MATMUL.residual)
-    cap = load_f32(op + MATMUL.softcap)
+    cap, factor = load_f32(op + MATMUL.softcap), load_f32(op + MATMUL.factor)
+    factors = _fill(factor)
     out, out_stride = load_i64(op + MATMUL.out) + 4 * row, load_i64(op + MATMUL.out_stride)
     for t in range(tokens):
         at = out + (first_token + t) * out_stride
@@ -32,6 +43,7 @@ def _put_rows(op, row, count, first_token, tokens, results):
             v = _load(x)
             if bias != 0:
                 v = v + _load(bias + 4 * row)
+            v = v * factors
             if residual != 0:
                 v = v + _load(at)
             _store(at, v)
@@ -40,6 +52,7 @@ def _put_rows(op, row, count, first_token, tokens, results):
             value = load_f32(x + 4 * r)
             if bias != 0:
                 value += load_f32(bias + 4 * (row + r))
+            value *= factor
             if residual != 0:
                 value += load_f32(at + 4 * r)
             store_f32(at + 4 * r, soft_cap(value, cap))
@@ -61,6 +74,7 @@ def _make_few(fmt: CpuFormat, width: int) -> Any:
             load_i64(op + MATMUL.scale),
             load_i64(op + MATMUL.sums),
         )
+        q_stride = load_i64(op + MATMUL.q_stride)
         # Scratch: one result, then the rows' scales, minima and bytes.
         out = load_i64(step + STEP.scratch) + thread * load_i64(step + STEP.scratch_bytes)
         scale_bytes = columns // group * 4
@@ -85,7 +99,7 @@ def _make_few(fmt: CpuFormat, width: int) -> Any:
                             minima + r * scale_bytes,
                         )
                     for block in range(0, tokens, width):
-                        at = block * columns
+                        at = block * q_stride
                         total = multiply(
                             tile,
                             groups,
@@ -93,8 +107,8 @@ def _make_few(fmt: CpuFormat, width: int) -> Any:
                             minima,
                             scale_bytes,
                             q + at,
-                            a_scale + block // width * groups * LANES * 4,
-                            a_sums + block // width * groups * LANES * 8,
+                            a_scale + at // width // 32 * LANES * 4,
+                            a_sums + at // width // 16 * LANES * 4,
                             weight + (row + (ROWS if block == 0 else 0)) * row_bytes,
                         )
                         write_rows(total, out)

@@ -7,9 +7,11 @@ from numba.core import types
 from ....quant.cpu.blocks32 import CpuFormat
 from ....quant.cpu.simd import (
     LANES,
+    fill,
     inline,
     kernel,
     load,
+    load_f32,
     load_i64,
     load_splat,
     make,
@@ -24,7 +26,7 @@ from .micro import ROWS, make_micro, write, zero_floats
 
 _float = vec("f32", LANES)
 _floats = Registers(_float, ROWS)
-_load, _store = load("f32", LANES), store("f32", LANES)
+_load, _store, _fill = load("f32", LANES), store("f32", LANES), fill("f32", LANES)
 _splat = load_splat("f32", LANES)
 _int = types.int64
 
@@ -41,20 +43,22 @@ def _float_code(b: Builder, sig: Any, args: Any) -> Value:
     return total
 
 
-_float_step = make("float_step", 4, lambda a: _floats(_floats, _int, _int, _float), _float_code)
+float_step = make("float_step", 4, lambda a: _floats(_floats, _int, _int, _float), _float_code)
 
 
 @inline
 def _finish(op, row, count, block, tile):
-    """Bias and residual addition of `count` (at most ROWS) x LANES results, into place."""
+    """Bias, factor and residual addition of `count` (at most ROWS) x LANES results, into place."""
     bias = load_i64(op + MATMUL.bias)
     out = load_i64(op + MATMUL.out) + (block * load_i64(op + MATMUL.out_stride) + row) * LANES * 4
     residual = load_i64(op + MATMUL.residual)
+    factor = _fill(load_f32(op + MATMUL.factor))
     for r in range(min(ROWS, count)):
         v = _load(tile + r * LANES * 4)
         at = out + r * LANES * 4
         if bias != 0:
             v = v + _splat(bias + 4 * (row + r))
+        v = v * factor
         if residual != 0:
             v = v + _load(at)
         _store(at, v)
@@ -76,6 +80,7 @@ def _make_lanes(fmt: CpuFormat) -> Any:
             load_i64(op + MATMUL.scale),
             load_i64(op + MATMUL.sums),
         )
+        q_stride = load_i64(op + MATMUL.q_stride)
         # Scratch: one result, then the tile's scales, minima and bytes.
         out = load_i64(step + STEP.scratch) + thread * load_i64(step + STEP.scratch_bytes)
         scale_bytes = columns // group * 4
@@ -100,7 +105,7 @@ def _make_lanes(fmt: CpuFormat) -> Any:
                         minima + r * scale_bytes,
                     )
                 for block in range(blocks):
-                    at = block * columns * LANES
+                    at = block * q_stride * LANES
                     for r in range(0, some, ROWS):
                         total = multiply(
                             tile + r * columns,
@@ -129,7 +134,7 @@ def _make_float_lanes(expand: Any) -> Any:
         num_rows = load_i64(op + MATMUL.num_rows)
         weight, row_bytes = load_i64(op + MATMUL.weight), load_i64(op + MATMUL.row_bytes)
         columns = load_i64(op + MATMUL.columns)
-        q = load_i64(op + MATMUL.q)
+        q, q_stride = load_i64(op + MATMUL.q), load_i64(op + MATMUL.q_stride)
         tile = load_i64(step + STEP.scratch) + thread * load_i64(step + STEP.scratch_bytes)
         wide = tile + ROWS * LANES * 4
         spare = wide + TILE_ROWS * columns * 4
@@ -146,9 +151,9 @@ def _make_float_lanes(expand: Any) -> Any:
                 for block in range(blocks):
                     for r in range(0, some, ROWS):
                         total = zero_floats()
-                        x, w = q + block * columns * LANES * 4, wide + r * columns * 4
+                        x, w = q + block * q_stride * LANES, wide + r * columns * 4
                         for _ in range(columns):
-                            total = _float_step(total, w, columns * 4, _load(x))
+                            total = float_step(total, w, columns * 4, _load(x))
                             x += LANES * 4
                             w += 4
                         write(total, tile)

@@ -133,7 +133,7 @@ def _write_code(b: Builder, sig: Any, args: Any) -> Value:
     return I64(0)
 
 
-def _write_rows_code(width: int) -> Any:
+def make_write_rows(width: int) -> Any:
     """(total, address): float32 [WIDTH][ROWS], each token's lanes added up."""
 
     def code(b: Builder, sig: Any, args: Any) -> Value:
@@ -216,4 +216,4 @@ def make_micro(fmt: CpuFormat, width: int) -> Micro:
             a_sums += LANES * 8
         return total
 
-    return Micro(multiply, _write_rows_code(width))
+    return Micro(multiply, make_write_rows(width))
