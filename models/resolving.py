@@ -76,14 +76,16 @@ def resolve_architecture(declared: Architecture, gguf: "GGUFFile") -> Architectu
     if reader.value("use_parallel_residual") is not None:
         parallel = reader.flag("use_parallel_residual", True)
         placement = Placement.PARALLEL if parallel else Placement.PRE
-    named = reader.value("hidden_activation")
-    if named is not None and named not in _ACTIVATIONS:
-        raise reader.unsupported("hidden_activation", named, ", ".join(_ACTIVATIONS))
+    names = dict(declared.tensor_names)
+    if layer_name(declared, 0, "attn_norm_2") in gguf.tensors:  # Falcon 40B: a norm for each block
+        names |= {"attn_norm": "attn_norm_2", "ffn_norm": "attn_norm"}
+    named = reader.word("hidden_activation", _ACTIVATIONS, ", ".join(_ACTIVATIONS))
     return replace(
         declared,
         placement=placement,
         qk_norm=QKNorm.NONE if lacks("attn_q_norm") else declared.qk_norm,
         activation=declared.activation if named is None else _ACTIVATIONS[named],
+        tensor_names=names,
         causal=reader.flag("attention.causal", declared.causal),
         token_types=declared.token_types and "token_types.weight" in gguf.tensors
         if "token_types" in declared.optional

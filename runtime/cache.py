@@ -34,9 +34,7 @@ def head_bytes(layer: Layer, cache_type: str = "f16") -> int:
     return PAGE_SIZE * groups * _GROUP_BYTES[cache_type]
 
 
-def layer_page_bytes(
-    hyperparameters: Hyperparameters, cache_type: str = "f16"
-) -> tuple[int, ...]:
+def layer_page_bytes(hyperparameters: Hyperparameters, cache_type: str = "f16") -> tuple[int, ...]:
     """Bytes of a page in each layer: 0 where the layer uses an earlier one's."""
     return tuple(
         layer.num_kv_heads * head_bytes(layer, cache_type) if layer.cache == index else 0

@@ -61,9 +61,7 @@ class HiddenStates:
             out[first : first + _PIECE] = x if self._norm is None else self._normed(x, self._norm)
         return out
 
-    def _normed(
-        self, x: NDArray[np.float64], weight: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
+    def _normed(self, x: NDArray[np.float64], weight: NDArray[np.float64]) -> NDArray[np.float64]:
         with np.errstate(invalid="ignore", over="ignore"):  # a broken file's; the pooler looks
             if self._kind is Norm.LAYER:
                 x -= x.mean(axis=1, keepdims=True)

@@ -12,6 +12,7 @@ from .lowering_attention import AttentionLowering
 from .lowering_base import Builder
 from .lowering_experts import ExpertsLowering
 from .lowering_ffn import DenseLowering, Result
+from .lowering_latent import LatentLowering
 from .placement import Block, enter, leave, norm_add
 from .program import Op
 from .rope_table import RopeTables
@@ -52,7 +53,9 @@ class Lowering(Builder):
             hidden=hidden,
         )
         self.logits = logits
-        self._attention = AttentionLowering(self, max_splits=max_splits)
+        latent = self.numbers.latent is not None
+        lowering = LatentLowering if latent else AttentionLowering
+        self._attention = lowering(self, max_splits=max_splits)
         numbers, beside = self.numbers, self.architecture.parallel_experts
         dense = [n.ffn_dim for n in numbers.layers if beside or not n.experts]
         self._dense = DenseLowering(self, max(dense, default=0))

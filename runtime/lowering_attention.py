@@ -13,8 +13,6 @@ from .lowering_base import Builder
 from .placement import project
 from .program import Op
 
-_PIECE = 256  # columns that are merged and quantized at once
-
 
 @dataclass(frozen=True)
 class Places:
@@ -267,11 +265,11 @@ class AttentionLowering:
             return 0
         return b.arena.keep(b.weights.f32(b.weights.name(layer, "attn_sinks")))
 
-    def _collect(self, layer: int, into: Activations, piece: int = _PIECE) -> list[Op]:
+    def _collect(self, layer: int, into: Activations) -> list[Op]:
         """What attention gave, merged where it is in pieces, and rounded."""
         b, numbers = self._builder, self._builder.numbers.layers[layer]
         columns = numbers.num_heads * numbers.value_dim
-        target = {"piece": piece, **into.fields()}
+        target = into.fields()
         if b.lanes:
             target = {"out": self._attended, "out_stride": columns}
         combine = b.op(

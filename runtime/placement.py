@@ -33,7 +33,8 @@ def enter(
     tag, before, _ = block.value
     into = b.input(tag, b.numbers.dim, *consumers, orders=orders)
     plain = b.architecture.placement in (Placement.POST, Placement.RESIDUAL)
-    name = None if plain else b.weights.name(layer, before)
+    absent = b.weights.layer_optional(layer, before) is None
+    name = None if plain or absent else b.weights.name(layer, before)
     return [b.norm(b.hidden, name, into)], into
 
 

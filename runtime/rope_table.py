@@ -40,9 +40,7 @@ class RopeTables:
             lambda p: 1 + numbers.temperature * np.log1p(p // numbers.temperature_length),
         )
 
-    def _cell(
-        self, key: object, make: Callable[[NDArray[np.float64]], NDArray[np.float64]]
-    ) -> int:
+    def _cell(self, key: object, make: Callable[[NDArray[np.float64]], NDArray[np.float64]]) -> int:
         if key not in self._cells:
             self._cells[key], self._makers[key] = np.zeros(1, np.int64), make
             self._build(key)

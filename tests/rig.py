@@ -280,6 +280,7 @@ class Layout:
 
     def __init__(self) -> None:
         self._positions: list[int] = []
+        self._ends: list[int] = []
         self._tables: list[int] = []
         self._valid: list[int] = []
         self._whole = False
@@ -291,28 +292,36 @@ class Layout:
         """Blocks of the step."""
         return -(-len(self._positions) // LANES)
 
-    def _add(self, start: int, tokens: int, table: NDArray[np.int32]) -> None:
+    def _add(self, start: int, tokens: int, table: NDArray[np.int32], end: int | None) -> None:
         at = len(self._positions)
         self.places.append(np.arange(at, at + tokens))
         self._positions += range(start, start + tokens)
+        self._ends += range(start, start + tokens) if end is None else [end] * tokens
         self._tables += [table.ctypes.data] * tokens
 
     def _fill(self) -> None:
         """End the last block."""
         empty = -len(self._positions) % LANES
         self._positions += self._positions[-1:] * empty
+        self._ends += self._ends[-1:] * empty
         self._tables += self._tables[-1:] * empty
 
-    def pack(self, start: int, tokens: int, table: NDArray[np.int32]) -> None:
-        """Tokens of a sequence that share blocks with others."""
+    def pack(
+        self, start: int, tokens: int, table: NDArray[np.int32], end: int | None = None
+    ) -> None:
+        """Tokens of a sequence that share blocks with others; they see to their own place, or to
+        the position `end`.
+        """
         assert not self._whole
-        self._add(start, tokens, table)
+        self._add(start, tokens, table, end)
         self.num_packed += tokens
 
-    def chunk(self, start: int, tokens: int, table: NDArray[np.int32]) -> None:
+    def chunk(
+        self, start: int, tokens: int, table: NDArray[np.int32], end: int | None = None
+    ) -> None:
         """Tokens of a sequence in blocks of their own."""
         self._close_packed()
-        self._add(start, tokens, table)
+        self._add(start, tokens, table, end)
         self._fill()
         blocks = -(-tokens // LANES)
         self._valid += [LANES] * (blocks - 1) + [tokens - (blocks - 1) * LANES]
@@ -332,6 +341,7 @@ class Layout:
             num_blocks=self.num_blocks,
             num_packed=self.num_packed,
             positions=np.array(self._positions, np.int64),
+            ends=np.array(self._ends, np.int64),
             tables=np.array(self._tables, np.int64),
             valid=np.array(self._valid, np.int64),
         )

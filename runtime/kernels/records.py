@@ -30,7 +30,7 @@ _ACT = (
 )
 
 OP = _offsets("Op", _OP)
-# `position_rows`, `constant_row`: float32 that is added, a row by position and one for all; 0: none.
+# `position_rows`, `constant_row`: 0, or float32 to add, a row by position and one for all.
 EMBED = _offsets(
     "Embed",
     _OP + "weight row_bytes columns scale out out_stride position_rows num_positions constant_row",
@@ -44,9 +44,9 @@ MATMUL = _offsets(
     _OP + "weight row_bytes num_rows columns chunk q q_stride scale scale_stride sums "
     "out out_stride bias factor residual softcap",
 )
-# `k_step`, `v_step`: from one head to the next, bytes or columns. `shared`: 0, or the address of the
-# rotated part that all heads of K have in common. `norm_step`: bytes to the next head's weights.
-# `temperature_at`: 0, or the cell of a table of q's factors by position.
+# `k_step`, `v_step`: from one head to the next, bytes or columns. `shared`: 0, or the address of
+# the rotated part that all heads of K have in common. `norm_step`: bytes to the next head's
+# weights. `temperature_at`: 0, or the cell of a table of q's factors by position.
 ROPE = _offsets(
     "Rope",
     _OP
@@ -62,10 +62,9 @@ ATTENTION = _offsets(
     _OP + _SEEN + "q stride num_kv_heads group key_dim value_dim softcap kv page_bytes head_bytes "
     "out out_stride split_stride slopes sinks",
 )
-# `piece`: columns that are quantized together.
 COMBINE = _offsets(
     "Combine",
-    _OP + _ACT + _SEEN + "partial split_stride num_heads head_dim out out_stride sinks piece",
+    _OP + _ACT + _SEEN + "partial split_stride num_heads head_dim out out_stride sinks",
 )
 # Without `up`: f(gate) if `alone`, else gate as it is. `token_gate`: 0, or where each token's float32
 # is whose sigmoid multiplies it.
@@ -96,15 +95,17 @@ REGROUP = _offsets(
 # Of each token: factor * the sum of its experts' results by their weights, in order of rank.
 MERGE = _offsets("Merge", _OP + "y used weights columns out residual factor")
 GATHER = _offsets("Gather", _OP + "x x_stride columns out out_stride")
+# `columns` columns of each head, the next one's `step` bytes (columns) further, to `out` (0: not),
+# and as activations of heads * columns.
+SLICES = _offsets("Slices", _OP + _ACT + "x x_stride step heads columns out out_stride out_step")
 ROPE_TABLE = _offsets("RopeTable", _OP + "table_at rope_dim out")
 
-# The step's header. `num_threads`: those that take part in the step. `waits`: a cache line for each
-# thread, the cycles that it waited long at barriers. `positions`, `ends` (the last position that a
-# token may see), `tables` (addresses of int32 block tables): one a token, in lanes one a slot, empty
-# ones included. In lanes, the first
-# `num_packed` tokens are packed: each lane is a token of any sequence. Every block after theirs
-# holds consecutive positions of one sequence. `valid`: tokens in each block. `out_rows`: the tokens
-# whose logits are wanted: rows, or slots.
+# The step's header. `num_threads`: those that take part in the step. `waits`: a cache line for
+# each thread, the cycles that it waited long at barriers. `positions`, `ends` (the last position
+# that a token may see), `tables` (addresses of int32 block tables): one a token, in lanes one a
+# slot, empty ones included. In lanes, the first `num_packed` tokens are packed: each lane is a
+# token of any sequence. Every block after theirs holds consecutive positions of one sequence.
+# `valid`: tokens in each block. `out_rows`: the tokens whose logits are wanted: rows, or slots.
 STEP = _offsets(
     "Step",
     "num_threads barrier job waits program num_ops scratch scratch_bytes num_tokens "

@@ -161,6 +161,12 @@ def grammars() -> ModuleType:
 
 
 @pytest.fixture(scope="session")
+def kv_pages() -> ModuleType:
+    """The module kv_pages.py: a layer's pages, and attention over them."""
+    return _sibling("kv_pages")
+
+
+@pytest.fixture(scope="session")
 def json_schemas() -> ModuleType:
     """The module json_schemas.py: schemas drawn by a seed."""
     return _sibling("json_schemas")

@@ -1,9 +1,9 @@
 """The pieces of decode attention merged: into a row's activations, or into its lane of a block.
 
 A piece is the maximum m of its scores, the sum l of exp(score - m) and the values weighted so; the
-whole is sum(e^(m - top) values) / sum(e^(m - top) l). A sink is a piece without values, whose l is 1
-(gpt-oss). Pieces lie [split][token][head][m, l, 14 of padding, values], float32, the values filled
-up to a multiple of 32.
+whole is sum(e^(m - top) values) / sum(e^(m - top) l). A sink (gpt-oss) is a piece without values,
+whose l is 1. Pieces lie [split][token][head][m, l, 14 of padding, values], float32, the values
+filled up to a multiple of 32.
 """
 
 import numpy as np
@@ -61,17 +61,17 @@ def _merge(op, step, t, start, end, out):
 
 @kernel
 def combine_rows(op, step, thread):
-    """Merge and quantize; `piece` columns of a token are a piece of work."""
-    tokens, piece = load_i64(load_i64(op + COMBINE.count_at)), load_i64(op + COMBINE.piece)
+    """Merge and quantize; 256 columns of a token are a piece of work."""
+    tokens = load_i64(load_i64(op + COMBINE.count_at))
     columns = load_i64(op + COMBINE.num_heads) * load_i64(op + COMBINE.head_dim)
-    parts = (columns + piece - 1) // piece
+    parts = (columns + 255) // 256
     x = load_i64(step + STEP.scratch) + thread * load_i64(step + STEP.scratch_bytes)
     while True:
         item = atomic_add(load_i64(op + COMBINE.counter), 1)
         if item >= tokens * parts:
             return 0
-        t, start = item // parts, item % parts * piece
-        end = min(columns, start + piece)
+        t, start = item // parts, item % parts * 256
+        end = min(columns, start + 256)
         _merge(op, step, t, start, end, x)
         put_row(op, t, start, end - start, x)
 

@@ -38,8 +38,8 @@ class KvType:
         decode: query heads that share a KV head -> (score, accumulate):
             score(head, q, dim, scores): 32 scores of each query, into its row of WEIGHT_STRIDE
             bytes; q has rows of QUERY_STRIDE bytes.
-            accumulate(values, dim, column, first, last, weights, out, out_stride, spare): add the 32
-            columns from `column` of slots first..last-1, times the weights, to a float32 row of
+            accumulate(values, dim, column, first, last, weights, out, out_stride, spare): add the
+            32 columns from `column` of slots first..last-1, times the weights, to a float32 row of
             each query. `spare` is memory for a page's weights.
     """
 

@@ -85,7 +85,11 @@ def norm_rows(op, step, thread):
     count = load_i64(load_i64(op + NORM.count_at))
     columns, out = load_i64(op + NORM.columns), load_i64(op + NORM.out)
     weight, bias = load_i64(op + NORM.weight), load_i64(op + NORM.bias)
-    kind, eps, stride = load_i64(op + NORM.kind), load_f32(op + NORM.eps), load_i64(op + NORM.x_stride)
+    kind, eps, stride = (
+        load_i64(op + NORM.kind),
+        load_f32(op + NORM.eps),
+        load_i64(op + NORM.x_stride),
+    )
     y = load_i64(step + STEP.scratch) + thread * load_i64(step + STEP.scratch_bytes)
     while True:
         t = atomic_add(load_i64(op + NORM.counter), 1)

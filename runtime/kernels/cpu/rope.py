@@ -138,7 +138,9 @@ def _make_rows(kv: KvType) -> Any:
                 else:
                     head -= heads + kv_heads
                     _copy_row(
-                        load_i64(op + ROPE.v) + row + head * load_i64(op + ROPE.v_step), y, value_dim
+                        load_i64(op + ROPE.v) + row + head * load_i64(op + ROPE.v_step),
+                        y,
+                        value_dim,
                     )
                 tables = load_i64(load_i64(step + STEP.tables) + 8 * t)
                 page = load_i32(tables + 4 * (position // PAGE))
