@@ -1,15 +1,17 @@
 """The one transformer forward pass: an Architecture and weights become a Program."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from ..errors import InvalidParameterError, UnsupportedModelError
 from ..models.architecture import Hyperparameters
+from ..models.lora import Adapter
 from ..models.weights import Weights
 from ..quant import jit
 from ..quant.target import target
+from .adapters import AdapterScales, AdapterWeights, kernels_of
 from .arena import Arena
 from .cache import KVCache
 from .hidden import HiddenStates
@@ -35,6 +37,7 @@ def build_program(
     cache_type: str = "f16",
     deterministic: bool = False,
     context_length: int | None = None,
+    adapters: Sequence[Adapter] = (),
     progress: Callable[[int, int], None] | None = None,
 ) -> Program:
     """Lower a model.
@@ -50,12 +53,14 @@ def build_program(
             steps then have at most MAX_ROWS tokens.
         context_length: of the longest sequence, for rotations that depend on it; the file's by
             default.
+        adapters: that segments may use; a segment's scales are in their order.
         progress: called with (compiled, to compile) when kernels must be compiled.
 
     Raises:
         InvalidParameterError: another kind of activations.
         ResourceError: the system does not give so many threads.
-        UnsupportedModelError: a format or head size that the kernels do not run.
+        UnsupportedModelError: a format or head size that the kernels do not run, an adapter of
+            what is no matrix.
         KernelError: the CPU is not supported or a kernel did not compile.
     """
     if activations not in ("int8", "float32"):
@@ -74,13 +79,23 @@ def build_program(
     ropes = RopeTables()
     logits = np.empty((MAX_LOGITS, numbers.vocab_size), np.float32)
     common = (weights, arena, cache, ropes, logits)
+    scales = adapted = None
+    if adapters:
+        scales = AdapterScales(len(adapters), slots_of(max_tokens, lanes), MAX_LOGITS)
+        adapted = AdapterWeights(adapters, arena, scales)
     exact, splits = activations == "float32", _splits(num_pages)
     plain = exact or deterministic or max_sequences <= 2
     widths = {MAX_ROWS: 0} if plain else _row_layouts(lanes)
     hidden = arena.allocate(MAX_ROWS * numbers.dim * 4)
     in_rows = {
         limit: Lowering(
-            *common, exact=exact, capacity=limit, width=width, hidden=hidden, max_splits=splits
+            *common,
+            exact=exact,
+            capacity=limit,
+            width=width,
+            hidden=hidden,
+            max_splits=splits,
+            adapters=adapted,
         )
         for limit, width in widths.items()
     }
@@ -95,11 +110,14 @@ def build_program(
             capacity=slots_of(max_tokens, lanes),
             lanes=lanes,
             max_splits=splits,
+            adapters=adapted,
         )
         bodies[LANES], hidden_in_lanes = many.body(), many.hidden
         builders.append(many)
         tails |= {-limit: rows.tail(many.hidden, lanes=True) for limit, rows in in_rows.items()}
-    names = {op.kernel for ops in (*bodies.values(), *tails.values()) for op in ops}
+    if adapted is not None:
+        adapted.check_used()
+    names = kernels_of([op for ops in (*bodies.values(), *tails.values()) for op in ops])
     addresses = jit.load([_RUN, _WORK, *sorted(names)], progress=progress)
     return Program(
         bodies=bodies,
@@ -114,6 +132,7 @@ def build_program(
         logits=logits,
         hidden=_hidden_states(weights, hidden, hidden_in_lanes, lanes),
         causal=architecture.causal,
+        scales=scales,
         max_tokens=max_tokens,
         scratch_bytes=_scratch_bytes(numbers, lanes, max(b.widest for b in builders)),
     )
