@@ -7,6 +7,7 @@ and for each changed tensor X of the model two matrices, X.lora_a and X.lora_b.
 import hashlib
 import logging
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,12 @@ class Adapter:
 def is_adapter(gguf: GGUFFile) -> bool:
     """Whether a file is an adapter and not a model."""
     return gguf.metadata.get("general.type") == "adapter"
+
+
+def float_bytes(path: str | Path) -> int:
+    """What an adapter takes in memory, from the head of its file."""
+    with GGUFFile.open(path) as gguf:
+        return sum(4 * prod(info.shape) for info in gguf.tensors.values())
 
 
 def read_adapter(path: str | Path, weights: Weights) -> Adapter:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import ChatTemplateError, ContextLengthError, InvalidParameterError, LlambaError
+from .adapter_set import Choice
 from .constraints import Constraints
 from .load import Loaded
 from .outputs import RequestOutput, failed_output
@@ -85,6 +86,10 @@ class RequestBuilder:
         of_file = metadata.get(f"{metadata.get('general.architecture')}.pooling_type")
         return choose_pooling(kind, normalize, dimensions, dim=dim, of_file=of_file)
 
+    def choose_adapters(self, lora: Mapping[str, float] | None) -> Choice:
+        """The adapters' scales of a request; InvalidParameterError for an unknown name."""
+        return self._loaded.adapters.choose(lora)
+
     def check_template(self) -> None:
         """Raise ChatTemplateError if there is no (valid) chat template."""
         if self._loaded.chat_template_error is not None:
@@ -134,6 +139,7 @@ class RequestBuilder:
         priority: int = 0,
         timeout_s: float | None = None,
         cache_prompt: bool = True,
+        adapters: Choice = (),
         pooling: Pooling | None = None,
         template: "ChatTemplate | None" = None,
         show_ids: frozenset[int] = frozenset(),
@@ -160,6 +166,8 @@ class RequestBuilder:
             priority=priority,
             timeout_s=timeout_s,
             cache_prompt=cache_prompt,
+            namespace=self._loaded.adapters.namespace(adapters),
+            adapters=adapters,
             pooling=pooling,
             constrain=self._constraints.of(params, ids, template),
             show_ids=show_ids,

@@ -69,6 +69,7 @@ async def start_text(server: Server, dialect: str, task: TextTask, prompt: Any) 
                 priority=task.priority,
                 timeout_s=_timeout(server, task),
                 cache_prompt=task.cache_prompt,
+                **_lora(server, model, task),
             )
         return Running(server, dialect, model, stream, lease, task, params)
     except BaseException:
@@ -91,6 +92,7 @@ async def start_embed(server: Server, dialect: str, task: EmbedTask) -> Running:
             priority=task.priority,
             timeout_s=_timeout(server, task),
             cache_prompt=task.cache_prompt,
+            **_lora(server, model, task),
         )
         return Running(server, dialect, model, stream, lease, task)
     except BaseException:
@@ -125,6 +127,7 @@ def _submit_chat(
         priority=task.priority,
         timeout_s=_timeout(server, task),
         cache_prompt=task.cache_prompt,
+        **_lora(server, model, task),
     )
     return stream, params
 
@@ -226,6 +229,12 @@ def _params(model: ServedModel, given: dict[str, Any]) -> "SamplingParams":
             raise InvalidParameterError(f"{canonical}: given twice (as {name} as well)")
         values[canonical] = value
     return dataclasses.replace(model.llm.default_params, **values)
+
+
+def _lora(server: Server, model: ServedModel, task: Task) -> dict[str, dict[str, float]]:
+    """LLM's argument, if the model has adapters; ApiError if it doesn't have those asked for."""
+    scales = server.adapters.of_request(model.name, task.lora)
+    return {} if scales is None else {"lora": scales}
 
 
 def _timeout(server: Server, task: Task) -> float | None:
