@@ -54,12 +54,12 @@ def identify(
     ]
     hashed = hashlib.sha256("\n".join(settings).encode())
     hashed.update(_model_digest(weights.gguf))
-    namespace = 0
+    namespace, named = 0, "none"
     if adapters is not None and (choice := adapters.choose(None)):
         hashed.update(adapters.identity(choice))
         namespace = adapters.namespace(choice)
-        settings.append(f"adapters {adapters.describe(choice)}")
-    description = ", ".join([*settings, weights.gguf.path.name])
+        named = adapters.describe(choice)
+    description = ", ".join([*settings, f"adapters {named}", weights.gguf.path.name])
     return ModelIdentity(hashed.digest(), description, namespace)
 
 

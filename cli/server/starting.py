@@ -231,7 +231,7 @@ def _params(model: ServedModel, given: dict[str, Any]) -> "SamplingParams":
     return dataclasses.replace(model.llm.default_params, **values)
 
 
-def _lora(server: Server, model: ServedModel, task: Task) -> dict[str, dict[str, float]]:
+def _lora(server: Server, model: ServedModel, task: Task) -> dict[str, Any]:
     """LLM's argument, if the model has adapters; ApiError if it doesn't have those asked for."""
     scales = server.adapters.of_request(model.name, task.lora)
     return {} if scales is None else {"lora": scales}
