@@ -9,6 +9,7 @@ import click
 from ..errors import InvalidParameterError
 from . import concurrency, loading
 from .bench_output import WRITERS
+from .lora import lora_from, lora_option
 from .progress import progress
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ NUMBERS = Numbers()
 @click.option("--no-warmup", is_flag=True, help="Skip the run before the measured ones.")
 @click.option("-o", "--output", type=click.Choice(["md", "json", "jsonl", "csv"]), default="md")
 @click.option("--json", "as_json", is_flag=True, help="The same as -o json.")
+@lora_option
 @concurrency.concurrency_options
 def command(
     models: tuple[str, ...],
@@ -135,16 +137,22 @@ def command(
     for model in models:
         with loading.open_file(model) as gguf:
             from ..models.weights import Weights
+            from ..runtime.adapter_set import read_adapters
             from .bench_about import about
+            from .measure import Bench
 
             weights = Weights.open(gguf)
             facts = about(weights)
+            adapters, scales = read_adapters(lora_from(load["lora"]) or (), weights)
             for num_threads in threads or [default_num_threads()]:
-                program = _build(weights, tests, num_threads, ubatch_size, settings)
+                program = _build(
+                    weights, tests, num_threads, ubatch_size, {**settings, "adapters": adapters}
+                )
+                bench = Bench(program, weights.hyperparameters.vocab_size, adapters=tuple(scales))
                 try:
                     for count in repetitions:
                         for test in tests:
-                            samples = _measure(program, weights, test, count, not no_warmup)
+                            samples = bench.measure(test, count, warmup=not no_warmup)
                             row = _row(facts, samples, num_threads, ubatch_size, settings)
                             writer.write(row, test.name)
                 finally:
@@ -213,15 +221,6 @@ def _build(
             f"-npl {most}: at most {program.max_logits} sequences can be decoded together"
         )
     return program
-
-
-def _measure(
-    program: "Program", weights: "Weights", test: "Case", repetitions: int, warmup: bool
-) -> "Samples":
-    from .measure import Bench
-
-    bench = Bench(program, weights.hyperparameters.vocab_size)
-    return bench.measure(test, repetitions, warmup=warmup)
 
 
 def _row(

@@ -14,6 +14,7 @@ from ..errors import InvalidParameterError
 from . import loading
 from .bench_output import WRITERS, Writer
 from .console import note, warn
+from .lora import lora_from
 from .options import EngineOptions, cache_from, cache_options, parallel_option
 from .workload import MAX_REQUESTS, MAX_TOKENS, Job, read_workload, uniform
 
@@ -110,7 +111,12 @@ def bench(
     for model in models:
         for num_threads in threads or [None]:
             options = LoadOptions(
-                num_threads, load["ctx_size"], activations, max_sequences=limit, **cache
+                num_threads,
+                load["ctx_size"],
+                activations,
+                max_sequences=limit,
+                lora=lora_from(load["lora"]),
+                **cache,
             )
             with closing(loading.open_llm(model, options)) as llm:
                 _check_lengths(llm, jobs)

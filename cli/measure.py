@@ -91,10 +91,17 @@ def _stddev(values: list[float]) -> float:
 
 
 class Bench:
-    """Runs tests on one program."""
+    """Runs tests on one program; adapters: the scales of all tokens."""
 
-    def __init__(self, program: "Program", vocab_size: int, *, seed: int = 0) -> None:
-        self.program = program
+    def __init__(
+        self,
+        program: "Program",
+        vocab_size: int,
+        *,
+        seed: int = 0,
+        adapters: tuple[float, ...] = (),
+    ) -> None:
+        self.program, self.adapters = program, adapters
         self.tokens = np.random.default_rng(seed).integers(0, vocab_size, 1 << 14, dtype=np.int32)
         self.pages = np.arange(program.num_pages, dtype=np.int32)
 
@@ -141,4 +148,5 @@ class Bench:
     ) -> Segment:
         at = (start + 997 * sequence) % (len(self.tokens) // 2)
         ids: NDArray[np.int32] = self.tokens[at : at + num_tokens]
-        return Segment(ids, start, table[: -(-(start + num_tokens) // PAGE_SIZE)], logits)
+        pages = table[: -(-(start + num_tokens) // PAGE_SIZE)]
+        return Segment(ids, start, pages, logits, self.adapters)

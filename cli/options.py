@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from ..errors import InvalidParameterError
+from .lora import lora_from, lora_option
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -26,6 +27,7 @@ class EngineOptions:
     kv_tokens: int | None = None
     prefix_cache: bool | None = None
     deterministic: bool | None = None
+    lora: list[tuple[str, float]] | None = None
 
     def given(self) -> dict[str, Any]:
         """The fields that the user set, as keyword arguments of LLM."""
@@ -110,6 +112,7 @@ def engine_options(command: _F) -> _F:
             click.option(
                 "--chat-template-file", type=click.Path(exists=True, dir_okay=False, path_type=Path)
             ),
+            lora_option,
         )
     ):
         command = option(command)
@@ -213,6 +216,7 @@ def engine_from(options: dict[str, Any]) -> EngineOptions:
         context_length=options.pop("ctx_size"),
         activations=options.pop("activations"),
         chat_template=template,
+        lora=lora_from(options.pop("lora", ())),
         **cache_from(options),
     )
 

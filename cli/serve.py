@@ -12,6 +12,7 @@ from ..errors import InvalidParameterError, LlambaError
 from . import loading
 from .console import note, warn
 from .environment import EnvironmentCommand
+from .lora import lora_of_models
 from .options import engine_from, engine_options, parallel_option
 from .progress import progress
 
@@ -211,6 +212,8 @@ def command(**options: Any) -> None:
                                           with none there: smollm2, which is fetched
       llamba serve smollm2                one model, loaded at the start
       llamba serve small=./a.gguf hf:owner/repo:Q4_K_M      under a name of your own
+      llamba serve small=./a.gguf other=./b.gguf --lora small=./sql.gguf:0.5
+                                          with a LoRA adapter; requests may choose others' scales
 
     \b
     Clients of OpenAI use     http://127.0.0.1:8080/v1
@@ -243,7 +246,7 @@ def settings_from(options: dict[str, Any]) -> "ServerSettings":
     from .server.api_keys import read_keys
     from .server.settings import ServerSettings
 
-    parallel = options.pop("max_sequences")
+    parallel, lora = options.pop("max_sequences"), options.pop("lora")
     engine = engine_from(options).given()
     if parallel is not None:
         engine["max_sequences"] = parallel
@@ -277,7 +280,8 @@ def settings_from(options: dict[str, Any]) -> "ServerSettings":
     import dataclasses
 
     # Only now: fetching takes long for an error after it.
-    return dataclasses.replace(settings, models=find_models(options["models"]))
+    models = find_models(options["models"])
+    return dataclasses.replace(settings, models=models, lora=lora_of_models(lora, models))
 
 
 def find_models(given: Iterable[str]) -> dict[str, str]:

@@ -9,6 +9,7 @@ import click
 
 from ..errors import InvalidParameterError, LlambaError
 from . import loading
+from .adapter_facts import adapter_facts, adapter_rows
 from .console import note, print_json, print_table, printable, size
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ MAX_CONTEXT_LENGTH = 1 << 24  # EngineConfig's
 @click.option("--template", is_flag=True, help="Print the chat template, nothing else.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def command(model: str, ctx_size: int | None, tensors: bool, template: bool, as_json: bool) -> None:
-    """Show what is in a model file and what it needs."""
+    """Show what is in a model file and what it needs; or in a LoRA adapter."""
     if ctx_size is not None and not 1 <= ctx_size <= MAX_CONTEXT_LENGTH:
         raise InvalidParameterError(
             f"-c {ctx_size}: must be a whole number from 1 to {MAX_CONTEXT_LENGTH}"
@@ -56,6 +57,7 @@ def describe(gguf: "GGUFFile", context_length: int | None = None) -> dict[str, A
         num_bytes[name] += tensor.num_bytes
     metadata = gguf.metadata
     architecture = metadata.get("general.architecture")
+    adapter = adapter_facts(gguf)
     return {
         "path": str(gguf.path),
         "name": metadata.get("general.name"),
@@ -69,7 +71,7 @@ def describe(gguf: "GGUFFile", context_length: int | None = None) -> dict[str, A
             name: {"count": count, "num_bytes": num_bytes[name]}
             for name, count in types.most_common()
         },
-        **_needs(gguf, context_length),
+        **(_needs(gguf, context_length) if adapter is None else {"adapter": adapter}),
         "metadata": {key: _shown(gguf, metadata, key) for key in metadata},
     }
 
@@ -129,18 +131,25 @@ def _count(number: int) -> str:
     return f"{number / 1e9:.2f} B" if number >= 1e9 else f"{number / 1e6:.1f} M"
 
 
+def _of_model(value: dict[str, Any]) -> list[tuple[str, str]]:
+    """Lines that an adapter doesn't have."""
+    return [
+        ("context", f"{value['context_length'] or '-'} tokens"),
+        ("vocabulary", f"{value['vocab_size'] or '-'} tokens"),
+        ("chat template", "yes" if value["has_chat_template"] else "no"),
+    ]
+
+
 def _print(value: dict[str, Any], tensors: list[dict[str, Any]]) -> None:
-    memory = value.get("memory")
+    memory, adapter = value.get("memory"), value.get("adapter")
     parameters = value["num_parameters"]
     rows = [
-        ("model", value["name"] or "-"),
+        ("model" if adapter is None else "adapter", value["name"] or "-"),
         ("path", value["path"]),
         ("architecture", value["architecture"] or "-"),
         ("parameters", _count(parameters)),
         ("size", size(value["num_bytes"])),
-        ("context", f"{value['context_length'] or '-'} tokens"),
-        ("vocabulary", f"{value['vocab_size'] or '-'} tokens"),
-        ("chat template", "yes" if value["has_chat_template"] else "no"),
+        *(_of_model(value) if adapter is None else adapter_rows(adapter)),
         (
             "tensors",
             ", ".join(
@@ -148,8 +157,9 @@ def _print(value: dict[str, Any], tensors: list[dict[str, Any]]) -> None:
                 for name, of in value["tensor_types"].items()
             ),
         ),
-        ("runs here", "yes" if value["runs"] else f"no: {value['why_not']}"),
     ]
+    if adapter is None:
+        rows.append(("runs here", "yes" if value["runs"] else f"no: {value['why_not']}"))
     if memory:
         own = memory["kv_cache"] + memory["arena"]
         rows.append(

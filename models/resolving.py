@@ -53,6 +53,11 @@ def architecture_of(gguf: "GGUFFile") -> Architecture:
     InvalidModelFileError without the key, UnsupportedModelError when the name is not known.
     """
     name = gguf.metadata.get("general.architecture")
+    if gguf.metadata.get("general.type") == "adapter":
+        raise UnsupportedModelError(
+            f"{gguf.path}: an adapter for a model of architecture {name!r}, not a model: give the "
+            "model, and this file by --lora (in Python: lora=[...])"
+        )
     if not isinstance(name, str):
         raise InvalidModelFileError(
             f"{gguf.path}: general.architecture is missing; this is not a language model's file"

@@ -32,6 +32,7 @@ class Segment:
     start: int  # position of the first of them = KV positions already cached
     block_table: NDArray[np.int32]  # page ids, covering start + num_tokens positions
     logits: Logits = Logits.LAST
+    adapters: tuple[float, ...] = ()  # a scale for each of the model's adapters; none: all 0
 
     @property
     def num_tokens(self) -> int:

@@ -175,11 +175,13 @@ class EngineCore:
     # -- one step ---------------------------------------------------------------------------------
     def _segment(self, chunk: Chunk) -> Segment:
         sequence, start = chunk.sequence, chunk.start
+        completion = self._live[sequence.sequence_id]
         return Segment(
             np.array(sequence.token_ids[start : start + chunk.num_tokens], np.int32),
             start,
-            self._live[sequence.sequence_id].block_table(),
+            completion.block_table(),
             chunk.logits,
+            completion.request.adapters,
         )
 
     def _commit(self, schedule: Schedule, logits: NDArray[np.float32], started: float) -> None:

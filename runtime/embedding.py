@@ -1,6 +1,6 @@
 """Embedding: texts to vectors, by pooling the hidden states of any model's tokens."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,7 @@ class Embeds:
         priority: int = 0,
         timeout_s: float | None = None,
         cache_prompt: bool = True,
+        lora: Mapping[str, float] | None = None,
     ) -> list[RequestOutput]:
         """Turn texts into vectors that lie close together where the texts mean similar things.
 
@@ -57,6 +58,7 @@ class Embeds:
             timeout_s: seconds after which what is not ready ends without an embedding
                 (`outputs[0].stop_reason` is "timeout").
             cache_prompt: False: the texts are neither looked up in the prefix cache nor left there.
+            lora: scales by adapters' names; what isn't named gets 0. None: the default ones.
 
         Returns:
             A RequestOutput for each text, in order, whose `embedding` is float32 (dim,), or
@@ -79,6 +81,7 @@ class Embeds:
             priority=priority,
             timeout_s=timeout_s,
             cache_prompt=cache_prompt,
+            lora=lora,
         ).results()
 
     def submit_embed(
@@ -92,6 +95,7 @@ class Embeds:
         priority: int = 0,
         timeout_s: float | None = None,
         cache_prompt: bool = True,
+        lora: Mapping[str, float] | None = None,
     ) -> RequestStream:
         """Start embedding texts and return at once; arguments and errors as in embed().
 
@@ -100,7 +104,12 @@ class Embeds:
         self.engine.check_process()  # the tokenizer has locks, too
         self._builder.check_params((), priority=priority, timeout_s=timeout_s)
         chosen = self._builder.choose_pooling(pooling, normalize, dimensions)
-        options = {"priority": priority, "timeout_s": timeout_s, "cache_prompt": cache_prompt}
+        options: dict[str, Any] = {
+            "priority": priority,
+            "timeout_s": timeout_s,
+            "cache_prompt": cache_prompt,
+        }
+        options["adapters"] = self._builder.choose_adapters(lora)
 
         def build(text: object) -> Request:
             known = _as_input(text)

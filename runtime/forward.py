@@ -1,15 +1,17 @@
 """The one transformer forward pass: an Architecture and weights become a Program."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from ..errors import InvalidParameterError, UnsupportedModelError
 from ..models.architecture import Hyperparameters
+from ..models.lora import Adapter
 from ..models.weights import Weights
 from ..quant import jit
 from ..quant.target import target
+from .adapters import AdapterScales, AdapterWeights
 from .arena import Arena
 from .cache import KVCache
 from .hidden import HiddenStates
@@ -17,6 +19,7 @@ from .kernels.records import MAX_HEAD_DIM, MAX_ROWS, SPLIT_PAGES, STEP
 from .layouts import Layouts, lower
 from .program import Program
 from .rope_table import RopeTables
+from .step import slots_of
 from .team import Team
 
 MAX_LOGITS = MAX_ROWS  # rows of logits a step can return
@@ -34,6 +37,7 @@ def build_program(
     cache_type: str = "f16",
     deterministic: bool = False,
     context_length: int | None = None,
+    adapters: Sequence[Adapter] = (),
     progress: Callable[[int, int], None] | None = None,
 ) -> Program:
     """Lower a model.
@@ -49,12 +53,14 @@ def build_program(
             steps of causal models then have at most MAX_ROWS tokens.
         context_length: of the longest sequence, for rotations that depend on it; the file's by
             default.
+        adapters: that segments may use; a segment's scales are in their order.
         progress: called with (compiled, to compile) when kernels must be compiled.
 
     Raises:
         InvalidParameterError: another kind of activations.
         ResourceError: the system does not give so many threads.
-        UnsupportedModelError: a format or head size that the kernels do not run.
+        UnsupportedModelError: a format or head size that the kernels do not run, an adapter of
+            what is no matrix.
         KernelError: the CPU is not supported or a kernel did not compile.
     """
     if activations not in ("int8", "float32"):
@@ -66,6 +72,12 @@ def build_program(
     step = np.zeros(len(STEP), np.int64)
     arena, cache, ropes = Arena(), KVCache(numbers, num_pages, cache_type), RopeTables()
     logits = np.empty((MAX_LOGITS, numbers.vocab_size), np.float32)
+    adapted = None
+    if adapters:
+        lanes = target().lanes
+        slots = slots_of(-(-max(max_tokens, MAX_ROWS) // lanes) * lanes, lanes)
+        scales = AdapterScales(len(adapters), slots, MAX_LOGITS)
+        adapted = AdapterWeights(adapters, arena, scales)
     layouts = lower(
         weights,
         arena,
@@ -77,7 +89,10 @@ def build_program(
         max_tokens=max_tokens,
         max_sequences=max_sequences,
         max_splits=-(-num_pages // SPLIT_PAGES),
+        adapters=adapted,
     )
+    if adapted is not None:
+        adapted.check_used()
     addresses = jit.load([_RUN, _WORK, *layouts.kernels], progress=progress)
     return Program(
         bodies=layouts.bodies,
@@ -94,6 +109,7 @@ def build_program(
         causal=weights.architecture.causal,
         max_tokens=layouts.max_tokens,
         scratch_bytes=layouts.scratch_bytes,
+        scales=adapted.scales if adapted else None,
     )
 
 

@@ -72,6 +72,7 @@ class Generates:
         priority: int = 0,
         timeout_s: float | None = None,
         cache_prompt: bool = True,
+        lora: Mapping[str, float] | None = None,
         progress_bar: bool | None = None,
     ) -> list[RequestOutput] | RequestStream:
         """Continue prompts, all of them at once.
@@ -88,6 +89,8 @@ class Generates:
             timeout_s: seconds after which a request ends with what there is (`stop_reason`
                 "timeout").
             cache_prompt: False: its prompt is neither looked up in the prefix cache nor left there.
+            lora: scales by adapters' names, for these prompts: {"sql": 1.0}; what isn't named gets
+                0. None: the default ones.
             progress_bar: on stderr; None: if that is a terminal and there are several prompts.
 
         Returns:
@@ -112,6 +115,7 @@ class Generates:
             priority=priority,
             timeout_s=timeout_s,
             cache_prompt=cache_prompt,
+            lora=lora,
         )
 
     @overload
@@ -155,6 +159,7 @@ class Generates:
         priority: int = 0,
         timeout_s: float | None = None,
         cache_prompt: bool = True,
+        lora: Mapping[str, float] | None = None,
         progress_bar: bool | None = None,
     ) -> list[RequestOutput] | RequestStream:
         """Answer a conversation, [{"role": "user", "content": "..."}, ...], or each of several.
@@ -187,6 +192,7 @@ class Generates:
             priority=priority,
             timeout_s=timeout_s,
             cache_prompt=cache_prompt,
+            lora=lora,
         )
 
     def submit(
@@ -197,6 +203,7 @@ class Generates:
         priority: int = 0,
         timeout_s: float | None = None,
         cache_prompt: bool = True,
+        lora: Mapping[str, float] | None = None,
     ) -> RequestStream:
         """Start one prompt and return at once; arguments and errors as in generate().
 
@@ -209,6 +216,7 @@ class Generates:
             priority=priority,
             timeout_s=timeout_s,
             cache_prompt=cache_prompt,
+            lora=lora,
         )
 
     def submit_chat(
@@ -222,6 +230,7 @@ class Generates:
         priority: int = 0,
         timeout_s: float | None = None,
         cache_prompt: bool = True,
+        lora: Mapping[str, float] | None = None,
     ) -> RequestStream:
         """Start the answer to one conversation and return at once; otherwise as submit()."""
         return self.chat(
@@ -234,6 +243,7 @@ class Generates:
             priority=priority,
             timeout_s=timeout_s,
             cache_prompt=cache_prompt,
+            lora=lora,
         )
 
     def _start(
@@ -248,11 +258,17 @@ class Generates:
         priority: int,
         timeout_s: float | None,
         cache_prompt: bool,
+        lora: Mapping[str, float] | None,
     ) -> list[RequestOutput] | RequestStream:
         """Build all requests, then submit them together."""
         self.engine.check_process()  # the tokenizer and the template have locks, too
         self._builder.check_params(params, priority=priority, timeout_s=timeout_s)
-        options = {"priority": priority, "timeout_s": timeout_s, "cache_prompt": cache_prompt}
+        options: dict[str, Any] = {
+            "priority": priority,
+            "timeout_s": timeout_s,
+            "cache_prompt": cache_prompt,
+        }
+        options["adapters"] = self._builder.choose_adapters(lora)
         entries: list[Request | RequestOutput] = []
         for prompt, each in zip(prompts, params, strict=True):
             try:

@@ -7,6 +7,7 @@ import numpy as np
 from ..models.architecture import Hyperparameters
 from ..models.weights import Weights
 from ..quant.target import target
+from .adapters import AdapterWeights, kernels_of
 from .arena import Arena
 from .cache import KVCache
 from .kernels.records import MAX_GROUP, MAX_HEAD_DIM, MAX_ROWS, TILE_ROWS
@@ -34,7 +35,7 @@ class Layouts:
     def kernels(self) -> list[str]:
         """The names of all kernels."""
         every = (*self.bodies.values(), *self.tails.values())
-        return sorted({op.kernel for ops in every for op in ops})
+        return sorted(kernels_of([op for ops in every for op in ops]))
 
 
 def lower(
@@ -49,6 +50,7 @@ def lower(
     max_tokens: int,
     max_sequences: int,
     max_splits: int,
+    adapters: AdapterWeights | None = None,
 ) -> Layouts:
     """Every layout of a model; forward.build_program documents the sizes.
 
@@ -72,6 +74,7 @@ def lower(
             width=width,
             hidden=found.hidden,
             max_splits=max_splits,
+            adapters=adapters,
         )
         for limit, width in widths.items()
     }
@@ -88,6 +91,7 @@ def lower(
             capacity=slots,
             lanes=lanes,
             max_splits=max_splits,
+            adapters=adapters,
             packed=min(slots, max_sequences * lanes),
         )
         builders.append(many)

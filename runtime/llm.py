@@ -6,11 +6,12 @@ to sort in reranking.py.
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
+from .adapter_set import AdapterInfo, Lora
 from .embedding import Embeds
 from .engine import Engine
 from .generation import Generates
@@ -44,6 +45,8 @@ class LLM(Generates, Embeds, Reranks):
         cache_type: "f16", or "q8_0" for a KV cache of about half the size; "f32" rounds nothing.
         deterministic: the same tokens alone and beside others, bit for bit; slower.
         prefix_cache: find what prompts have in common with earlier ones instead of running it.
+        lora: files of LoRA adapters, or (file, scale); a request that doesn't say otherwise gets
+            all of them with these scales (1.0). Their names are the files' without ".gguf".
         progress: called with (event, done, total) while something takes long: the events
             "wait", "download" and "verify" count bytes, "compile" counts kernels.
 
@@ -78,6 +81,7 @@ class LLM(Generates, Embeds, Reranks):
         cache_type: str = "f16",
         deterministic: bool = False,
         prefix_cache: bool = True,
+        lora: Lora = (),
         progress: Progress | None = None,
     ) -> None:
         # Seeds are checked first: a model takes long to load for an error after it.
@@ -93,6 +97,7 @@ class LLM(Generates, Embeds, Reranks):
             cache_type=cache_type,
             deterministic=deterministic,
             prefix_cache=prefix_cache,
+            lora=lora,
             progress=progress,
         )
         self.model = str(model)
@@ -125,8 +130,23 @@ class LLM(Generates, Embeds, Reranks):
         """The engine's figures right now."""
         return self.engine.stats
 
+    @property
+    def adapters(self) -> list[AdapterInfo]:
+        """The LoRA adapters that the model was loaded with, and their default scales."""
+        return self._loaded.adapters.infos
+
+    def set_lora(self, lora: Mapping[str, float]) -> None:
+        """Change the adapters' default scales, for requests from now on; what isn't named gets 0.
+
+        InvalidParameterError: an unknown name, or a scale that is no number.
+        """
+        self._loaded.adapters.set_default(lora)
+
     def save_prefix_cache(self, path: str | Path) -> "Saved":
-        """Write the cached prefixes to a file; PrefixFileError if that can't be done."""
+        """Write the cached prefixes to a file; PrefixFileError if that can't be done.
+
+        With adapters: those of requests that had the default scales.
+        """
         from .prefix_file import save
 
         return self._between_steps(save, path)
@@ -171,7 +191,7 @@ class LLM(Generates, Embeds, Reranks):
         from .model_identity import identify
 
         def work() -> _T:  # reads the file, which close() unmaps when the engine's thread has ended
-            identity = identify(self.weights, self.config)
+            identity = identify(self.weights, self.config, self._loaded.adapters)
             return function(path, self.engine.core.pool, self.program, identity)
 
         return self.engine.run_between_steps(work)

@@ -1,17 +1,19 @@
 """From a model's name to everything that runs it: file, tokenizer, template, sizes, program."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ChatTemplateError, InvalidParameterError
 from ..models.gguf import GGUFFile
+from ..models.lora import Adapter
 from ..models.weights import Weights
 from .batch import PAGE_SIZE
+from .adapter_set import AdapterSet, Lora, read_adapters
 from .cache import CACHE_TYPES, kv_bytes_per_page
 from .config import (
     DEFAULT_MAX_SEQUENCES,
@@ -54,6 +56,7 @@ class Loaded:
     default_params: SamplingParams
     config: EngineConfig
     program: "Program"
+    adapters: AdapterSet
 
     def close(self) -> None:
         """Stop the threads and unmap the file."""
@@ -73,6 +76,7 @@ def load(
     cache_type: str = "f16",
     deterministic: bool = False,
     prefix_cache: bool = True,
+    lora: Lora = (),
     progress: Progress | None = None,
 ) -> Loaded:
     """Load a model; `LLM` documents the arguments and the errors."""
@@ -83,6 +87,7 @@ def load(
     gguf = GGUFFile.open(path)
     try:
         weights = Weights.open(gguf)
+        adapters, scales = read_adapters(lora, weights)
         config = configure(
             weights,
             context_length=context_length,
@@ -93,12 +98,13 @@ def load(
             cache_type=cache_type,
             deterministic=deterministic,
             prefix_cache=prefix_cache,
+            adapter_bytes=sum(adapter.num_bytes for adapter in adapters),
         )
         with ThreadPoolExecutor(1) as pool:
             # The tokenizer is built (about 0.1 s for 150k tokens) while LLVM, which needs no
             # interpreter lock, links the kernels.
             text = pool.submit(_load_text, gguf, source)
-            program = _build(weights, config, progress)
+            program = _build(weights, config, adapters, progress)
             try:
                 tokenizer, template, template_error = text.result()
             except BaseException:
@@ -114,6 +120,7 @@ def load(
             default_params=default_params(gguf.metadata),
             config=config,
             program=program,
+            adapters=AdapterSet(adapters, scales),
         )
     except BaseException:
         gguf.close()
@@ -147,6 +154,7 @@ def configure(
     cache_type: str = "f16",
     deterministic: bool = False,
     prefix_cache: bool = True,
+    adapter_bytes: int = 0,
 ) -> EngineConfig:
     """Sizes from the settings, the model and the machine; ResourceError if it does not fit.
 
@@ -181,8 +189,9 @@ def configure(
         max_tokens=max(STEP_TOKENS, length) if encoder else STEP_TOKENS,
         whole_prompts=encoder,
     )
+    need = memory_need(weights, config)
     check_memory(
-        memory_need(weights, config),
+        replace(need, arena=need.arena + adapter_bytes),
         available,
         setting="context_length" if kv_tokens is None else "kv_tokens",
         num_tokens=length if kv_tokens is None else config.kv_tokens,
@@ -207,7 +216,12 @@ def _step_bytes_per_page(weights: Weights, activations: str) -> int:
     return max(0, more * PAGE_SIZE // (MAX_STEP_TOKENS - STEP_TOKENS))
 
 
-def _build(weights: Weights, config: EngineConfig, progress: Progress | None) -> "Program":
+def _build(
+    weights: Weights,
+    config: EngineConfig,
+    adapters: Sequence[Adapter],
+    progress: Progress | None,
+) -> "Program":
     from .forward import build_program
 
     return build_program(
@@ -220,6 +234,7 @@ def _build(weights: Weights, config: EngineConfig, progress: Progress | None) ->
         cache_type=config.cache_type,
         deterministic=config.deterministic,
         context_length=config.max_sequence_length,
+        adapters=adapters,
         progress=None if progress is None else partial(progress, "compile"),
     )
 

@@ -1,5 +1,8 @@
 """From an Architecture and weights to ops: the walk through the layers, in either layout."""
 
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from ..models.architecture import Placement
@@ -17,6 +20,9 @@ from .lowering_per_layer import PerLayerLowering
 from .placement import Block, enter, leave, norm_add
 from .program import Op
 from .rope_table import RopeTables
+
+if TYPE_CHECKING:
+    from .adapters import AdapterWeights
 
 
 class Lowering(Builder):
@@ -42,6 +48,7 @@ class Lowering(Builder):
         hidden: int = 0,
         max_splits: int = 1,
         packed: int = 0,
+        adapters: "AdapterWeights | None" = None,
     ) -> None:
         super().__init__(
             weights,
@@ -54,6 +61,7 @@ class Lowering(Builder):
             width=width,
             hidden=hidden,
             packed=packed,
+            adapters=adapters,
         )
         self.logits = logits
         latent = self.numbers.latent is not None
@@ -100,6 +108,8 @@ class Lowering(Builder):
             out_stride=4 * n.dim,
             **more,
         )
+        if self.adapters is not None:
+            embed = replace(embed, deltas=self.adapters.embedding_deltas(self, embed))
         if not self.architecture.embedding_norm:
             return [embed]
         return [embed, self.norm(self.hidden, "token_embd_norm.weight", out=self.hidden)]

@@ -1,5 +1,6 @@
 """What all parts of the lowering share: buffers, and the ops that several of them emit."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +17,7 @@ from .rope_table import RopeTables
 
 if TYPE_CHECKING:
     from ..models.gguf import TensorInfo
+    from .adapters import AdapterWeights
 
 
 class Builder:
@@ -40,7 +42,10 @@ class Builder:
         width: int = 0,
         hidden: int = 0,
         packed: int = 0,
+        adapters: "AdapterWeights | None" = None,
     ) -> None:
+        self.adapters = adapters
+        self.adapted: dict[tuple[int | str, ...], int] = {}  # buffers beside adapted matmuls
         self.weights, self.arena, self.cache, self.ropes = weights, arena, cache, ropes
         self.numbers, self.architecture = weights.hyperparameters, weights.architecture
         self.exact, self.capacity, self.lanes, self.width = exact, capacity, lanes, width
@@ -108,6 +113,8 @@ class Builder:
         """
         for name in consumers:
             orders |= self.order(name, columns)
+            if self.adapters is not None and self.adapters.has(name):
+                orders |= FLOAT
         key = (columns, orders, tag, tokens)
         if key not in self._inputs:
             self.widest = max(self.widest, columns)
@@ -204,7 +211,7 @@ class Builder:
             kind = f"float_{kind}"
         elif self.width:
             file, kind = "matmul_few", f"few{self.width}"
-        return self.op(
+        op = self.op(
             f"{file}:matmul_{kind}_{fmt.name.lower()}",
             MATMUL,
             count,
@@ -222,6 +229,11 @@ class Builder:
             softcap=float(softcap),
             **source.input_of(order, columns_at),
         )
+        if self.adapters is None or not self.adapters.has(name):
+            return op
+        assert source.plain and part is None, name
+        more = self.adapters.deltas(self, name, source, op, first=first, columns_at=columns_at)
+        return replace(op, deltas=more)
 
     def bias(self, name: str, first: int = 0) -> int:
         """Address of the bias beside a weight, from its value `first` on; 0 where there is none."""

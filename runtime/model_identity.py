@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from .. import __version__
 from ..models.gguf import GGUFFile
 from ..models.weights import Weights
+from .adapter_set import AdapterSet
 from .config import EngineConfig
 
 _SAMPLE = 4096  # bytes taken at the start, in the middle and at the end of every tensor
@@ -21,6 +22,7 @@ class ModelIdentity:
 
     digest: bytes
     description: str
+    namespace: int = 0  # of the pages that are meant
 
     def differences(self, description: str) -> str:
         """How another description differs, for a message.
@@ -33,8 +35,13 @@ class ModelIdentity:
         return "; ".join(different) or "the model file has other contents"
 
 
-def identify(weights: Weights, config: EngineConfig) -> ModelIdentity:
-    """The identity of a model as it is run. Reads some kB of every tensor, not the whole file."""
+def identify(
+    weights: Weights, config: EngineConfig, adapters: AdapterSet | None = None
+) -> ModelIdentity:
+    """The identity of a model as it is run. Reads some kB of every tensor, not the whole file.
+
+    adapters: their default scales count.
+    """
     from ..quant.target import target
 
     kernels = target()
@@ -47,7 +54,13 @@ def identify(weights: Weights, config: EngineConfig) -> ModelIdentity:
     ]
     hashed = hashlib.sha256("\n".join(settings).encode())
     hashed.update(_model_digest(weights.gguf))
-    return ModelIdentity(hashed.digest(), ", ".join([*settings, weights.gguf.path.name]))
+    namespace, named = 0, "none"
+    if adapters is not None and (choice := adapters.choose(None)):
+        hashed.update(adapters.identity(choice))
+        namespace = adapters.namespace(choice)
+        named = adapters.describe(choice)
+    description = ", ".join([*settings, f"adapters {named}", weights.gguf.path.name])
+    return ModelIdentity(hashed.digest(), description, namespace)
 
 
 def _model_digest(gguf: GGUFFile) -> bytes:

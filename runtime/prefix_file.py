@@ -30,8 +30,6 @@ _VERSION = 1
 _HEADER = struct.Struct("<8s4IQQ32s")
 _DIGEST = hashlib.sha256().digest_size
 _MAX_DESCRIPTION = 4096
-# The namespace that is saved: others belong to somebody, and their numbers to a process.
-_PUBLIC = 0
 
 
 class PrefixPool(Protocol):
@@ -104,7 +102,7 @@ def save(
     *,
     max_bytes: int | None = None,
 ) -> Saved:
-    """Write the findable pages of the public namespace to a file. Nothing may run meanwhile.
+    """Write the findable pages of the identity's namespace to a file. Nothing may run meanwhile.
 
     The file is replaced as a whole when the new one is safely on the disk; until then, and on every
     error, the old one stays. Without any page nothing is written.
@@ -121,7 +119,7 @@ def save(
     num_cached = 0
     size = _HEADER.size + len(_description(identity)) + _DIGEST
     for namespace, chain, page in pool.cached_chains():
-        if namespace != _PUBLIC:
+        if namespace != identity.namespace:
             continue
         num_cached += 1
         start = (len(chain) - 1) // PAGE_SIZE * PAGE_SIZE
@@ -181,7 +179,7 @@ def restore(
         with _open(path) as file:
             reader = _Reader(str(path), file, memory, identity)
             reader.verify_pages()
-            return _adopt(reader, pool, memory)
+            return _adopt(reader, pool, memory, identity.namespace)
     except FileNotFoundError:
         raise
     except OSError as error:
@@ -189,13 +187,13 @@ def restore(
         raise PrefixFileError(f"{path}: saved prefixes can't be read: {why}") from error
 
 
-def _adopt(reader: "_Reader", pool: PrefixPool, memory: PageMemory) -> Restored:
+def _adopt(reader: "_Reader", pool: PrefixPool, memory: PageMemory, namespace: int) -> Restored:
     num_pages = num_tokens = 0
     for index, node in enumerate(reader.nodes):
         if not pool.num_free:
             break
         data = reader.page(index)  # before the page is taken: the file may change under us
-        page = pool.adopt(_PUBLIC, reader.chain(node.parent), node.token_ids)
+        page = pool.adopt(namespace, reader.chain(node.parent), node.token_ids)
         if page is not None:
             memory.write_page(page, data)
             num_pages += 1

@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .adapters import AdaptedRecords, active_adapters
 from .arena import Arena
 from .batch import PAGE_SIZE, Batch
 from .cache import KVCache
@@ -15,6 +17,9 @@ from .kernels.records import RECORD_BYTES, STEP
 from .rope_table import RopeTables
 from .step import StepArrays
 from .team import Team
+
+if TYPE_CHECKING:
+    from .adapters import AdapterScales, Delta
 
 
 @dataclass(frozen=True)
@@ -26,6 +31,7 @@ class Op:
     count: str  # the step field that holds the number of tokens it handles
     fields: dict[str, int | float]
     barrier: bool = True
+    deltas: "tuple[Delta, ...]" = ()  # what adapters add to its result
 
 
 class _Records:
@@ -72,6 +78,7 @@ class Program:
         logits: float32 (most rows of a step, vocab_size): where the ops put the logits.
         hidden: where the bodies put the last hidden state.
         causal: False: a token sees its whole segment, which must be all of a text.
+        scales: the adapters' of each token, if there are any.
     """
 
     def __init__(
@@ -89,6 +96,7 @@ class Program:
         logits: NDArray[np.float32],
         hidden: HiddenStates,
         causal: bool = True,
+        scales: "AdapterScales | None" = None,
         max_tokens: int,
         scratch_bytes: int,
     ) -> None:
@@ -105,12 +113,16 @@ class Program:
 
         self._bodies = {key: records(ops) for key, ops in bodies.items()}
         self._tails = {key: records(ops) for key, ops in tails.items()}
+        self._adapted = None
+        if scales is not None:
+            self._adapted = AdaptedRecords(records, bodies), AdaptedRecords(records, tails)
         self._arrays = StepArrays(
             step,
             max_tokens=max_tokens,
             max_logits=self.max_logits,
             lanes=num_lanes,
             causal=causal,
+            scales=scales,
         )
         self.causal = causal
         scratch = arena.allocate(scratch_bytes * team.num_threads)
@@ -134,11 +146,14 @@ class Program:
         as_rows = self._as_rows = self._in_rows(batch, count)
         fill = self._arrays.fill_rows if as_rows else self._arrays.fill_lanes
         num_outputs = fill(batch, [table.ctypes.data for table in tables])
-        self._run(self._bodies[self._limit(count) if as_rows else LANES])
+        body, tail = self._bodies.__getitem__, self._tails.__getitem__
+        if self._adapted is not None and (active := active_adapters(batch)):
+            body, tail = (partial(records.of, active) for records in self._adapted)
+        self._run(body(self._limit(count) if as_rows else LANES))
         assert self.causal or not num_outputs, "an encoder gives hidden states only"
         if num_outputs:
             limit = self._limit(num_outputs)
-            self._run(self._tails[limit if as_rows else -limit])
+            self._run(tail(limit if as_rows else -limit))
         return self._logits[:num_outputs]
 
     def hidden_states(self, segment: int, tokens: slice = slice(None)) -> NDArray[np.float32]:
@@ -204,5 +219,6 @@ class Program:
         # The arena keeps views of the file: its map goes with the last of them.
         self._bodies.clear()
         self._tails.clear()
+        self._adapted = None
         self._arena.clear()
         self._cache.close()

@@ -34,6 +34,7 @@ class GenerateOptions(TypedDict, total=False):
     priority: int
     timeout_s: float | None
     cache_prompt: bool
+    lora: Mapping[str, float] | None
     progress_bar: bool | None
 
 

@@ -132,6 +132,7 @@ class Request:
         timeout_s: seconds from submission after which it ends, with what there is.
         cache_prompt: False: only its own answers share its pages.
         namespace: pages are shared with requests of the same one; 0 is everybody's.
+        adapters: a scale for each of the model's; none: 0.
         constrain: makes what constrains the tokens of one answer.
         pooling: an embedding of the prompt is wanted, and no answer; max_new_tokens is 0.
         show_ids: control tokens that are part of the text: tags of tool calls and of thinking.
@@ -150,6 +151,7 @@ class Request:
         timeout_s: float | None = None,
         cache_prompt: bool = True,
         namespace: int = 0,
+        adapters: tuple[float, ...] = (),
         pooling: Pooling | None = None,
         constrain: "Callable[[], TokenConstraint] | None" = None,
         show_ids: Collection[int] = (),
@@ -159,6 +161,7 @@ class Request:
         self.max_new_tokens = max_new_tokens
         self.timeout_s = timeout_s
         self.cache_prompt = cache_prompt
+        self.adapters = adapters
         self.end_ids = frozenset() if params.ignore_eos else frozenset(tokenizer.stop_ids)
         self.lock = threading.Lock()
         self.version = 0  # changes whenever a snapshot would

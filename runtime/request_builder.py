@@ -16,6 +16,7 @@ from ..errors import (
     LlambaError,
     UnsupportedTaskError,
 )
+from .adapter_set import Choice
 from .constraints import Constraints
 from .heads import Heads
 from .load import Loaded
@@ -108,7 +109,9 @@ class RequestBuilder:
                     text = text[: min(len(text) - 1, len(text) * longest // len(ids))]
                     ids = encode(query, text, template=ranking.template)
             else:
-                ids = _cut(ids, longest, ids[-1] in (self._tokenizer.eos_id, self._tokenizer.sep_id))
+                ids = _cut(
+                    ids, longest, ids[-1] in (self._tokenizer.eos_id, self._tokenizer.sep_id)
+                )
         return self._request(document, ids, _NOTHING, pooling=ranking.pooling, **options)
 
     def choose_pooling(self, kind: Any, normalize: Any, dimensions: Any) -> Pooling:
@@ -148,6 +151,10 @@ class RequestBuilder:
     @cached_property
     def _heads(self) -> Heads:
         return Heads(self._loaded.weights)
+
+    def choose_adapters(self, lora: Mapping[str, float] | None) -> Choice:
+        """The adapters' scales of a request; InvalidParameterError for an unknown name."""
+        return self._loaded.adapters.choose(lora)
 
     def check_template(self) -> None:
         """Raise ChatTemplateError if there is no (valid) chat template."""
@@ -199,6 +206,7 @@ class RequestBuilder:
         priority: int = 0,
         timeout_s: float | None = None,
         cache_prompt: bool = True,
+        adapters: Choice = (),
         pooling: Pooling | None = None,
         template: "ChatTemplate | None" = None,
         show_ids: frozenset[int] = frozenset(),
@@ -225,6 +233,8 @@ class RequestBuilder:
             priority=priority,
             timeout_s=timeout_s,
             cache_prompt=cache_prompt,
+            namespace=self._loaded.adapters.namespace(adapters),
+            adapters=adapters,
             pooling=pooling,
             constrain=self._constraints.of(params, ids, template),
             show_ids=show_ids,

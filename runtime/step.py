@@ -1,12 +1,16 @@
 """A step's flat arrays, as kernels read them: who is where in the batch."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .batch import Batch, Logits
 from .kernels.records import STEP
+
+if TYPE_CHECKING:
+    from .adapters import AdapterScales
 
 Tables = Sequence[int]  # the address of each segment's block table
 
@@ -22,6 +26,7 @@ class StepArrays:
 
     Args:
         causal: False: a token sees its segment, which is a whole text, to the end.
+        scales: the adapters' of each token, if there are any; those of empty lanes don't matter.
     """
 
     def __init__(
@@ -32,8 +37,9 @@ class StepArrays:
         max_logits: int,
         lanes: int,
         causal: bool = True,
+        scales: "AdapterScales | None" = None,
     ) -> None:
-        self._step, self._lanes = step, lanes
+        self._step, self._lanes, self._scales = step, lanes, scales
         self.num_slots = slots_of(max_tokens, lanes)
         self._token_ids = np.zeros(self.num_slots, np.int32)
         self._positions = np.zeros(self.num_slots, np.int64)
@@ -62,6 +68,7 @@ class StepArrays:
             n = segment.num_tokens
             self._put(at, segment.token_ids, segment.start, table)
             self._see(at, n, segment.start + n - 1)
+            self._adapt(at, n, segment.adapters)
             if segment.logits is Logits.HIDDEN:
                 self.hidden_slots[number] = range(at, at + n)
             else:
@@ -91,6 +98,7 @@ class StepArrays:
             if here:
                 self._put(at, ids[:here], start, table)
                 self._see(at, here, start + n - 1)
+                self._adapt(at, here, segment.adapters)
                 blocks = -(-here // lanes)
                 end = at + blocks * lanes
                 self._repeat(at + here, end)
@@ -100,6 +108,7 @@ class StepArrays:
             if tail:
                 self._put(packed_at, ids[here:], start + here, table)
                 self._see(packed_at, tail, start + n - 1)
+                self._adapt(packed_at, tail, segment.adapters)
                 packed_at += tail
         self._repeat(num_packed, -(-num_packed // lanes) * lanes)
         return self._finish(at, num_packed, at // lanes, wanted)
@@ -141,6 +150,11 @@ class StepArrays:
         if self._ends is not self._positions:
             self._ends[at : at + n] = end
 
+    def _adapt(self, at: int, n: int, scales: Sequence[float]) -> None:
+        """The adapters' scales of `n` tokens."""
+        if self._scales is not None:
+            self._scales.put(at, at + n, scales)
+
     def _repeat(self, first: int, end: int) -> None:
         """Empty lanes do the work of the token before them, and nobody reads it."""
         if first < end:
@@ -152,6 +166,8 @@ class StepArrays:
             f"{len(wanted)} rows of logits, at most {self.max_logits} a step"
         )
         self._out_rows[: len(wanted)] = wanted
+        if self._scales is not None:
+            self._scales.take_outputs(wanted)
         step = self._step
         step[STEP.num_tokens // 8] = tokens
         step[STEP.num_packed // 8] = packed

@@ -142,6 +142,12 @@ def minilm() -> ModuleType:
 
 
 @pytest.fixture(scope="session")
+def adapter_file() -> ModuleType:
+    """The module tests/adapter_file.py: writes LoRA adapters of tiny models."""
+    return _load("adapter_file")
+
+
+@pytest.fixture(scope="session")
 def rig() -> ModuleType:
     """The module tests/rig.py: runs single compiled kernels. Compiles what the cache lacks."""
     return _load("rig")

@@ -9,8 +9,9 @@ from starlette.exceptions import HTTPException
 
 from ... import __version__
 from ...errors import LlambaError
-from . import anthropic, health, metrics, ollama, openai, pages, responses
+from . import adapters, anthropic, health, metrics, ollama, openai, pages, responses
 from .access_log import JsonLines, RequestLog
+from .adapters import ServerAdapters
 from .api_keys import ApiKeys
 from .body_limit import BodyLimit
 from .errors import ApiError, bad_request, dialect_of, translate
@@ -48,7 +49,7 @@ def create_app(
     books = metrics.ServerBooks()
     books.registry.register(metrics.EngineCollector(models.stats))
     models.on_load.append(books.loaded)
-    server = Server(settings, models, books, lifecycle)
+    server = Server(settings, models, books, lifecycle, ServerAdapters(settings.lora))
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -105,6 +106,7 @@ def _add_routes(
 ) -> None:
     app.include_router(health.router(lifecycle, lambda: models.ready))
     app.include_router(metrics.router(books))
+    app.include_router(adapters.router(server))
     # Before Ollama's, which answers HEAD / for itself.
     app.include_router(pages.router() if server.settings.web else pages.plain_router())
     for dialect in (openai, anthropic, ollama, responses):

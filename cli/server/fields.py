@@ -43,7 +43,6 @@ REFUSED: Refused = {
     "n_discard": ((0,), "the context is never shifted"),
     "t_max_predict_ms": ((0, -1), "use timeout (seconds)"),
     "id_slot": ((-1,), "there are no slots to choose from"),
-    "lora": (([],), "adapters are not supported"),
     "n_probs": ((0,), "use logprobs and top_logprobs"),
     "post_sampling_probs": ((False,), "log-probabilities are those of the raw logits"),
     "prompt_logprobs": ((), "use echo and logprobs of /v1/completions"),
@@ -89,6 +88,13 @@ class Body(BaseModel):
     harmless: ClassVar[frozenset[str]] = frozenset()  # beside HARMLESS
 
 
+class LoraScale(Body):
+    """How much of an adapter a request gets."""
+
+    id: int = Field(description="Its id in GET /lora-adapters.")
+    scale: float = Field(ge=-1e6, le=1e6)
+
+
 class RequestBody(Body):
     """What every request to a model may say."""
 
@@ -105,6 +111,13 @@ class RequestBody(Body):
         None, description="false: other requests neither find this prompt's cache nor lend theirs."
     )
 
+    lora: Many[LoraScale] | None = Field(
+        None,
+        max_length=1024,
+        description="Scales of the model's LoRA adapters; those that aren't listed get 0. "
+        "None, or an empty list: the default ones.",
+    )
+
     def common(self) -> dict[str, Any]:
         """These fields as those of a Task."""
         return {
@@ -112,6 +125,7 @@ class RequestBody(Body):
             "priority": self.priority or 0,
             "timeout_s": self.timeout,
             "cache_prompt": self.cache_prompt is not False,
+            "lora": tuple((each.id, each.scale) for each in self.lora or ()),
         }
 
 

@@ -1,6 +1,7 @@
 """Whether a model fits beside those that are loaded, and what to say if not."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ...errors import ResourceError
@@ -10,16 +11,20 @@ from ...runtime.memory import RESERVE, MemoryNeed, available_memory
 def measure(source: str, engine: Mapping[str, Any]) -> MemoryNeed:
     """What a model would take: reads the head of its file. Errors as those of LLM()."""
     from ...models.gguf import GGUFFile
+    from ...models.lora import float_bytes
     from ...models.store import resolve
     from ...models.weights import Weights
     from ...runtime.footprint import memory_need
     from ...runtime.load import configure
 
-    sizes = {name: value for name, value in engine.items() if name not in ("chat_template", "seed")}
+    others = ("chat_template", "seed", "lora")
+    sizes = {name: value for name, value in engine.items() if name not in others}
     gguf = GGUFFile.open(resolve(source))
     try:
         weights = Weights.open(gguf)
-        return memory_need(weights, configure(weights, **sizes))
+        more = sum(float_bytes(path) for path, _ in engine.get("lora", ()))
+        need = memory_need(weights, configure(weights, **sizes, adapter_bytes=more))
+        return replace(need, arena=need.arena + more)
     finally:
         gguf.close()
 

@@ -258,7 +258,7 @@ class Models:
             if not others:
                 self._budget.nothing_loaded()
             try:
-                source, engine = slot.offered.source, self._settings.engine
+                source, engine = slot.offered.source, self._engine(slot.offered)
                 slot.need = await self._worker.call(self._need_of, source, engine)
                 self._budget.check(slot.offered.name, slot.need, list(_needs(others)))
                 return
@@ -271,10 +271,15 @@ class Models:
                     min(idle, key=lambda each: (math.isinf(each.keep_alive_s), each.idle_since))
                 )
 
+    def _engine(self, offered: Offered) -> dict[str, Any]:
+        """Keyword arguments of LLM."""
+        lora = self._settings.lora.get(offered.name)
+        return {**self._settings.engine, **({"lora": lora} if lora else {})}
+
     def _open(self, offered: Offered) -> ServedModel:
         from ...models.chat import find_reasoning_format, find_tool_format
 
-        llm = self._load_llm(offered.source, progress=self._progress, **self._settings.engine)
+        llm = self._load_llm(offered.source, progress=self._progress, **self._engine(offered))
         try:
             template = llm.chat_template
             source = None if template is None else template.source

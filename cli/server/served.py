@@ -1,9 +1,10 @@
 """A loaded model as the dialects see it, and the books that a server keeps."""
 
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from .adapters import ServerAdapters
 from .settings import ServerSettings
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ class Server:
     models: Models
     books: Books
     lifecycle: "Lifecycle"
+    adapters: ServerAdapters = field(default_factory=ServerAdapters)
 
 
 class Lifecycle(Protocol):

@@ -27,6 +27,8 @@ class ServerSettings:
     models: Mapping[str, str] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
     engine: Mapping[str, Any] = field(default_factory=dict)  # keyword arguments of LLM
+    # LoRA adapters by the model's name: files and scales.
+    lora: Mapping[str, tuple[tuple[str, float], ...]] = field(default_factory=dict)
     idle_unload_s: float | None = 1800.0  # None: models stay
     memory_limit: int | None = None  # bytes of all loaded models together; None: the machine's
 

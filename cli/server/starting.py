@@ -69,6 +69,7 @@ async def start_text(server: Server, dialect: str, task: TextTask, prompt: Any) 
                 priority=task.priority,
                 timeout_s=_timeout(server, task),
                 cache_prompt=task.cache_prompt,
+                **_lora(server, model, task),
             )
         return Running(server, dialect, model, stream, lease, task, params)
     except BaseException:
@@ -110,6 +111,7 @@ async def start_rerank(server: Server, dialect: str, task: RerankTask) -> Runnin
             priority=task.priority,
             timeout_s=_timeout(server, task),
             cache_prompt=task.cache_prompt,
+            **_lora(server, model, task),
         )
         return Running(server, dialect, model, stream, lease, task)
     except BaseException:
@@ -144,6 +146,7 @@ def _submit_chat(
         priority=task.priority,
         timeout_s=_timeout(server, task),
         cache_prompt=task.cache_prompt,
+        **_lora(server, model, task),
     )
     return stream, params
 
@@ -236,6 +239,12 @@ def _params(model: ServedModel, given: dict[str, Any]) -> "SamplingParams":
             raise InvalidParameterError(f"{canonical}: given twice (as {name} as well)")
         values[canonical] = value
     return dataclasses.replace(model.llm.default_params, **values)
+
+
+def _lora(server: Server, model: ServedModel, task: Task) -> dict[str, Any]:
+    """LLM's argument, if the model has adapters; ApiError if it doesn't have those asked for."""
+    scales = server.adapters.of_request(model.name, task.lora)
+    return {} if scales is None else {"lora": scales}
 
 
 def _timeout(server: Server, task: Task) -> float | None:

@@ -22,6 +22,7 @@ class Task:
     timeout_s: float | None = None  # within the server's own limit
     keep_alive_s: float | None = None  # how long the model stays loaded after it; None: setting
     cache_prompt: bool = True  # False: no other request may find this prompt's pages
+    lora: tuple[tuple[int, float], ...] = ()  # adapters' ids and scales; none: the default ones
     form: str | None = None  # the request's field that says what form the answer must have
     check: Callable[[ServedModel], None] | None = None  # raises if the model won't do for it
 

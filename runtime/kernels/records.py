@@ -97,6 +97,9 @@ GATHER = _offsets("Gather", _OP + "x x_stride columns out out_stride")
 # `columns` columns of each head, the next one's `step` bytes (columns) further, to `out` (0: not),
 # and as activations of heads * columns.
 SLICES = _offsets("Slices", _OP + _ACT + "x x_stride step heads columns out out_stride out_step")
+# Of each token the float32 at `x` times its scale. `stride`: as of a matmul's result. `scales`: a
+# float32 a token.
+ADAPT = _offsets("Adapt", _OP + "x stride columns scales")
 ROPE_TABLE = _offsets("RopeTable", _OP + "table_at rope_dim out")
 
 # The step's header. `num_threads`: those that take part in the step. `waits`: a cache line for

@@ -15,6 +15,7 @@ import pytest
 from llamba import LLM, SamplingParams
 from llamba.errors import ContextLengthError, InvalidParameterError, LlambaError
 from llamba.runtime import llm as llm_module
+from llamba.runtime.adapter_set import AdapterSet
 from llamba.runtime.config import EngineConfig
 
 CONTEXT = 250
@@ -40,6 +41,7 @@ def loaded(fakes: SimpleNamespace) -> SimpleNamespace:
         default_params=SamplingParams(max_tokens=7),
         config=EngineConfig(context_length=CONTEXT, num_threads=2, max_tokens=16),
         program=program,
+        adapters=AdapterSet(),
         close=program.close,
     )
 

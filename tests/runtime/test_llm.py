@@ -17,6 +17,7 @@ from llamba.errors import (
     LlambaError,
 )
 from llamba.runtime import llm as llm_module
+from llamba.runtime.adapter_set import AdapterSet
 from llamba.runtime.config import EngineConfig
 from llamba.runtime.load import default_params
 
@@ -51,6 +52,7 @@ def loaded(fakes: SimpleNamespace) -> SimpleNamespace:
         default_params=SamplingParams(max_tokens=7),
         config=EngineConfig(context_length=250, num_threads=2, max_tokens=16),
         program=program,
+        adapters=AdapterSet(),
         close=program.close,
     )
 

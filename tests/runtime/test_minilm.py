@@ -72,7 +72,9 @@ class Bert:
             x = self.norm(x + self.attention(x, layer), f"{layer}.attention.output.LayerNorm")
             inner = self.linear(x, f"{layer}.intermediate.dense")
             inner = 0.5 * inner * (1 + _erf(inner / sqrt(2)))
-            x = self.norm(x + self.linear(inner, f"{layer}.output.dense"), f"{layer}.output.LayerNorm")
+            x = self.norm(
+                x + self.linear(inner, f"{layer}.output.dense"), f"{layer}.output.LayerNorm"
+            )
         mean = x.mean(axis=0)
         return mean / np.linalg.norm(mean)
 
@@ -86,9 +88,7 @@ class Real:
 
 
 @pytest.fixture(scope="module")
-def real(
-    minilm: ModuleType, minilm_data: bytes, tmp_path_factory: pytest.TempPathFactory
-) -> Real:
+def real(minilm: ModuleType, minilm_data: bytes, tmp_path_factory: pytest.TempPathFactory) -> Real:
     folder = tmp_path_factory.mktemp("minilm")
     weights, vocabulary = minilm.read(minilm_data)
     paths = {

@@ -97,8 +97,7 @@ def _make(half: bool) -> KvType:
                 acc, at, factors = args
                 kind = ir.VectorType(F16 if half else F32, 16)
                 xs = [
-                    b.load(pointer(b, b.add(at, I64(i))), align=1, typ=kind)
-                    for i in (0, 16 * size)
+                    b.load(pointer(b, b.add(at, I64(i))), align=1, typ=kind) for i in (0, 16 * size)
                 ]
                 xs = [b.fpext(x, FLOATS.llvm) for x in xs] if half else xs
                 return multiply_add(b, acc, group, xs, factors, stride)
