@@ -3,8 +3,6 @@
 import math
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from ..errors import InvalidModelFileError
 from .architecture import Architecture, Hyperparameters, Latent, Layer, Norm, Rotation
 from .metadata_reader import MetadataReader
@@ -14,6 +12,7 @@ from .rotations import attention_magnitude, original_context, read_rotations
 if TYPE_CHECKING:
     from .gguf import GGUFFile
 
+MAX_LAYERS = 1024
 MAX_HEAD_DIM = 1024
 HEAD_DIM_STEP = 16
 _EPSILON = {
@@ -90,12 +89,12 @@ class _Layers:
         self.latent: Latent | None = None
         if architecture.latent:
             self.latent = read_latent(reader, gguf.tensors, reader.count("rope.dimension_count"))
-            sizes = _latent_sizes(self.latent)
-            self._sizes = self._window_sizes = sizes
+            self._sizes = self._window_sizes = _latent_sizes(reader, self.latent)
             self._kv_heads = [1] * num_layers if self.latent.absorbed else self._heads
         else:
             self._sizes, self._window_sizes = _head_sizes(reader, self._heads[0], dim)
         self._windows = _windows(reader, architecture, num_layers)
+        self._turning = _turning(reader, architecture, self._windows)
         full, sliding = read_rotations(
             reader,
             architecture,
@@ -142,12 +141,7 @@ class _Layers:
         )
 
     def _rotation(self, index: int) -> Rotation | None:
-        every, window = self._architecture.no_rope_every, self._windows[index]
-        if every and (index + 1) % every == 0:
-            return None
-        if self._architecture.window_only_rope and any(self._windows) and not window:
-            return None
-        return self._rotations[1 if window else 0]
+        return self._rotations[bool(self._windows[index])] if self._turning[index] else None
 
     def _score_scale(self, head_dim: int) -> float:
         usual = self._architecture.attention_scale or 1.0 / math.sqrt(head_dim)
@@ -160,7 +154,7 @@ class _Layers:
 def _num_layers(reader: MetadataReader) -> int:
     """Layers that are run: the last ones may only predict further tokens, for speculation."""
     count, nextn = (
-        reader.count("block_count"),
+        reader.count("block_count", most=MAX_LAYERS),
         reader.count("nextn_predict_layers", 0, zero=True),
     )
     if nextn >= count:
@@ -191,12 +185,7 @@ def _head_sizes(
     window_key = reader.count("attention.key_length_swa", key)
     window_value = reader.count("attention.value_length_swa", window_key)
     for suffix, key_dim, value_dim in (("", key, value), ("_swa", window_key, window_value)):
-        if key_dim > MAX_HEAD_DIM or key_dim % HEAD_DIM_STEP:
-            raise reader.unsupported(
-                f"attention.key_length{suffix}",
-                key_dim,
-                f"multiples of {HEAD_DIM_STEP} up to {MAX_HEAD_DIM}",
-            )
+        _check_head_dim(reader, f"attention.key_length{suffix}", key_dim)
         if value_dim != key_dim:
             raise reader.unsupported(
                 f"attention.value_length{suffix}", value_dim, f"the keys' length, here {key_dim}"
@@ -204,11 +193,21 @@ def _head_sizes(
     return (key, value), (window_key, window_value)
 
 
-def _latent_sizes(latent: Latent) -> tuple[int, int]:
+def _latent_sizes(reader: MetadataReader, latent: Latent) -> tuple[int, int]:
     """A head's key and value elements as attention and the cache have them."""
+    sizes = latent.key_dim, latent.value_dim
     if latent.absorbed:
-        return latent.kv_rank + latent.rope_dim, latent.kv_rank
-    return latent.key_dim, latent.value_dim
+        sizes = latent.kv_rank + latent.rope_dim, latent.kv_rank
+    names = "attention.key_length", "attention.value_length"
+    for name, size in zip(names, sizes, strict=True):
+        _check_head_dim(reader, name, size)
+    return sizes
+
+
+def _check_head_dim(reader: MetadataReader, name: str, size: int) -> None:
+    if size > MAX_HEAD_DIM or size % HEAD_DIM_STEP:
+        run = f"multiples of {HEAD_DIM_STEP} up to {MAX_HEAD_DIM}"
+        raise reader.unsupported(name, size, run)
 
 
 def _windows(reader: MetadataReader, architecture: Architecture, num_layers: int) -> list[int]:
@@ -217,14 +216,24 @@ def _windows(reader: MetadataReader, architecture: Architecture, num_layers: int
         return [0] * num_layers
     window = reader.count("attention.sliding_window", architecture.window, zero=True)
     key = "attention.sliding_window_pattern"
-    value = reader.value(key)
-    if isinstance(value, np.ndarray):
-        if value.ndim != 1 or len(value) < num_layers or value.dtype.kind not in "biu":
-            raise reader.invalid(key, f"{value.size} values", f"a flag for each of {num_layers}")
-        return [window if slides else 0 for slides in value[:num_layers].tolist()]
+    if (flags := reader.flags(key, num_layers)) is not None:
+        return [window if slides else 0 for slides in flags]
     pattern = reader.count(key, architecture.window_pattern, zero=True)
     full = 0 if architecture.full_first else pattern - 1
     return [0 if pattern and i % pattern == full else window for i in range(num_layers)]
+
+
+def _turning(reader: MetadataReader, architecture: Architecture, windows: list[int]) -> list[bool]:
+    """Which layers rotate their heads."""
+    key = "attention.rope_pattern"
+    if (flags := reader.flags(key, len(windows))) is not None:
+        return flags
+    if reader.value(key) is not None:
+        raise reader.invalid(key, reader.value(key), f"a flag for each of {len(windows)} layers")
+    if architecture.window_only_rope and any(windows):
+        return [bool(window) for window in windows]
+    every = architecture.no_rope_every
+    return [not every or (index + 1) % every != 0 for index in range(len(windows))]
 
 
 def _vocab_size(gguf: "GGUFFile") -> int:
@@ -257,18 +266,16 @@ def _num_labels(reader: MetadataReader, gguf: "GGUFFile") -> int:
     info = gguf.tensors.get("cls.output.weight")
     if info is None:
         return 0
-    labels = reader.value("classifier.output_labels")
-    if labels is not None and len(labels) != info.shape[0]:
-        raise reader.invalid(
-            "classifier.output_labels", f"{len(labels)} labels", f"{info.shape[0]} of them"
-        )
+    name, labels = "classifier.output_labels", reader.value("classifier.output_labels")
+    if labels is not None and (not isinstance(labels, list) or len(labels) != info.shape[0]):
+        raise reader.invalid(name, labels, f"{info.shape[0]} labels")
     return info.shape[0]
 
 
 def _head_pooling(reader: MetadataReader, architecture: Architecture) -> str:
     usual = "mean" if architecture.head_mean else "last" if architecture.causal else "cls"
-    value = reader.value("classifier.pooling_type")
-    if value is None:
+    value = reader.count("classifier.pooling_type", 0, zero=True)
+    if value == 0:
         return usual
     if value not in _POOLING:
         raise reader.unsupported("classifier.pooling_type", value, "1 mean, 2 cls and 3 last")

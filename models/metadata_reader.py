@@ -1,7 +1,7 @@
 """Typed access to an architecture's metadata keys; every error names the file, key and value."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,14 +38,16 @@ class MetadataReader:
             f"{self.path}: {self.prefix}.{name} is {value!r}, which is not run (only {run})"
         )
 
-    def count(self, name: str, default: int | None = None, *, zero: bool = False) -> int:
+    def count(
+        self, name: str, default: int | None = None, *, zero: bool = False, most: int = MAX_COUNT
+    ) -> int:
         """A positive number (or 0 with `zero`); an array is taken when all its elements agree."""
         value = self.value(name)
         if isinstance(value, np.ndarray) and value.size:
             if not (value == value.flat[0]).all():
                 raise self.unsupported(name, value[:8].tolist(), "one value for all layers")
             value = value.flat[0].item()
-        return self._checked_count(name, default if value is None else value, zero=zero)
+        return self._checked_count(name, default if value is None else value, zero=zero, most=most)
 
     def counts(self, name: str, length: int, default: int | None = None) -> list[int]:
         """A positive number for each of `length` layers: the file has one, or an array."""
@@ -69,6 +71,27 @@ class MetadataReader:
             raise self.invalid(name, value, "a finite positive number")
         return float(value)
 
+    def word(self, name: str, known: Collection[str], run: str) -> str | None:
+        """One of the known words, None when the file says nothing."""
+        value = self.value(name)
+        if value is None:
+            return None
+        if not isinstance(value, str):
+            raise self.invalid(name, value, "a word")
+        if value not in known:
+            raise self.unsupported(name, value, run)
+        return value
+
+    def flags(self, name: str, length: int) -> list[bool] | None:
+        """Yes or no for each of `length` layers, None unless the file has an array."""
+        value = self.value(name)
+        if not isinstance(value, np.ndarray | list):
+            return None
+        items = np.asarray(value)
+        if items.ndim != 1 or len(items) < length or items.dtype.kind not in "biu":
+            raise self.invalid(name, f"{items.size} values", f"a flag for each of {length} layers")
+        return [bool(item) for item in items[:length].tolist()]
+
     def flag(self, name: str, default: bool) -> bool:
         """Yes or no."""
         value = self.value(name)
@@ -78,12 +101,14 @@ class MetadataReader:
             raise self.invalid(name, value, "true or false")
         return value
 
-    def _checked_count(self, name: str, value: object, *, zero: bool = False) -> int:
+    def _checked_count(
+        self, name: str, value: object, *, zero: bool = False, most: int = MAX_COUNT
+    ) -> int:
         lowest = 0 if zero else 1
         if value is None:
             raise self.missing(name)
         if isinstance(value, bool) or not isinstance(value, int):
             raise self.invalid(name, value, "a whole number")
-        if not lowest <= value <= MAX_COUNT:
-            raise self.invalid(name, value, f"a number from {lowest} to {MAX_COUNT}")
+        if not lowest <= value <= most:
+            raise self.invalid(name, value, f"a number from {lowest} to {most}")
         return value

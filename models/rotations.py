@@ -84,9 +84,8 @@ class _Scaling:
     """Linear scaling or YaRN (arXiv 2309.00071), as the file asks for it."""
 
     def __init__(self, reader: MetadataReader, *, latent: bool) -> None:
-        kind = reader.value("rope.scaling.type")
-        if kind not in (None, "none", "linear", "yarn", "longrope"):
-            raise reader.unsupported("rope.scaling.type", kind, "none, linear, yarn and longrope")
+        kinds = ("none", "linear", "yarn", "longrope")
+        kind = reader.word("rope.scaling.type", kinds, "none, linear, yarn and longrope")
         old_key = reader.number("rope.scale_linear", 0.0, zero=True)  # files of 2023
         factor = reader.number("rope.scaling.factor", old_key, zero=True) or 1.0
         self.factor = 1.0 if kind == "none" else factor
@@ -145,10 +144,14 @@ def _rope_dim(reader: MetadataReader, name: str, default: int, head_dim: int) ->
 
 def _kind(reader: MetadataReader, architecture: Architecture) -> Rope:
     """Models that see pictures have sections of pairs for places; text turns them all alike."""
-    sections = reader.value("rope.dimension_sections")
-    if sections is None or not np.any(np.asarray(sections)[:2]):
+    name = "rope.dimension_sections"
+    sections = reader.value(name)
+    if sections is None:
         return architecture.rope
-    return Rope.NEOX
+    sizes = np.asarray(sections)
+    if sizes.ndim != 1 or sizes.dtype.kind not in "iu":
+        raise reader.invalid(name, sections, "a few whole numbers")
+    return Rope.NEOX if sizes[:2].any() else architecture.rope
 
 
 def _factors(reader: MetadataReader, info: "TensorInfo", dim: int) -> Frequencies:

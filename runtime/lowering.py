@@ -41,6 +41,7 @@ class Lowering(Builder):
         width: int = 0,
         hidden: int = 0,
         max_splits: int = 1,
+        packed: int = 0,
     ) -> None:
         super().__init__(
             weights,
@@ -52,6 +53,7 @@ class Lowering(Builder):
             lanes=lanes,
             width=width,
             hidden=hidden,
+            packed=packed,
         )
         self.logits = logits
         latent = self.numbers.latent is not None

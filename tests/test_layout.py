@@ -235,3 +235,16 @@ def test_the_direction_test_itself(module: str, statement: str, allowed: bool) -
     assert isinstance(node, ast.ImportFrom)
     reached = [layer_of(t) for t in targets(node, module.rpartition(".")[0])]
     assert (max(reached) <= layer_of(module)) == allowed
+
+
+def test_no_code_asks_which_architecture_it_is() -> None:
+    """What differs between architectures is a declaration's field, never a comparison of names."""
+    asks = [
+        f"{name}:{node.lineno}"
+        for name, path in modules().items()
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Compare)
+        for side in (node.left, *node.comparators)
+        if ast.unparse(side).endswith(("architecture.name", "general.architecture']"))
+    ]
+    assert not asks

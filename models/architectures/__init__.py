@@ -1,114 +1,17 @@
-"""The architectures that are run, one declaration a file."""
+"""The architectures that are run: each module here but this one declares one, as ARCHITECTURE."""
+
+import importlib
+import pkgutil
 
 from ..architecture import Architecture
-from . import (
-    arcee,
-    bailingmoe,
-    bert,
-    bloom,
-    cohere2,
-    command_r,
-    deepseek2,
-    dots1,
-    ernie4_5,
-    ernie4_5_moe,
-    exaone,
-    exaone4,
-    falcon,
-    gemma,
-    gemma2,
-    gemma3,
-    gemma4,
-    gemma_embedding,
-    glm4,
-    glm4moe,
-    gpt2,
-    gpt_oss,
-    gptneox,
-    granite,
-    granitemoe,
-    internlm2,
-    llama,
-    minicpm,
-    mistral3,
-    modern_bert,
-    mpt,
-    nemotron,
-    nomic_bert,
-    olmo2,
-    olmoe,
-    orion,
-    phi3,
-    qwen2,
-    qwen2moe,
-    qwen2vl,
-    qwen3,
-    qwen3moe,
-    qwen3vl,
-    qwen3vlmoe,
-    seed_oss,
-    smollm3,
-    stablelm,
-    starcoder,
-    starcoder2,
-    xverse,
-)
 
 __all__ = ["ARCHITECTURES"]
 
-_MODULES = (
-    arcee,
-    bailingmoe,
-    bert,
-    bloom,
-    cohere2,
-    command_r,
-    deepseek2,
-    dots1,
-    ernie4_5,
-    ernie4_5_moe,
-    exaone,
-    exaone4,
-    falcon,
-    gemma,
-    gemma2,
-    gemma3,
-    gemma4,
-    gemma_embedding,
-    glm4,
-    glm4moe,
-    gpt2,
-    gpt_oss,
-    gptneox,
-    granite,
-    granitemoe,
-    internlm2,
-    llama,
-    minicpm,
-    mistral3,
-    modern_bert,
-    mpt,
-    nemotron,
-    nomic_bert,
-    olmo2,
-    olmoe,
-    orion,
-    phi3,
-    qwen2,
-    qwen2moe,
-    qwen2vl,
-    qwen3,
-    qwen3moe,
-    qwen3vl,
-    qwen3vlmoe,
-    seed_oss,
-    smollm3,
-    stablelm,
-    starcoder,
-    starcoder2,
-    xverse,
-)
+
+def _declared(module: str) -> Architecture:
+    return importlib.import_module(f".{module}", __name__).ARCHITECTURE
+
 
 ARCHITECTURES: dict[str, Architecture] = {
-    module.ARCHITECTURE.name: module.ARCHITECTURE for module in _MODULES
+    found.name: found for found in (_declared(info.name) for info in pkgutil.iter_modules(__path__))
 }

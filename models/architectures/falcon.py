@@ -1,4 +1,4 @@
-"""Falcon 7B: both blocks read the same norm of x; one key/value head."""
+"""Falcon: both blocks read the same x, in the 7B through one norm, in the 40B each by its own."""
 
 from ..architecture import Activation, Architecture, FeedForward, Norm, Placement, Rope
 

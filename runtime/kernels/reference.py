@@ -47,8 +47,8 @@ class Reference:
 
     kv_float16 rounds keys and values through float16, as the page cache does. keep holds decoded
     weights in memory: for small models, or many short runs. trace is called with
-    (name, activations) at every stage, for comparing a fast path stage by stage. gelu: another one
-    in its place, as other runtimes look theirs up in coarse tables.
+    (name, activations) at every stage, for comparing a fast path stage by stage. gelu_function: in
+    place of the exact one, as other runtimes look theirs up in coarse tables.
     """
 
     def __init__(
@@ -59,14 +59,14 @@ class Reference:
         kv_float16: bool = False,
         keep: bool = False,
         trace: Trace | None = None,
-        gelu: Function = gelu,
+        gelu_function: Function | None = None,
     ) -> None:
         self.weights = weights
         self.dtype: np.dtype[np.floating] = np.dtype(dtype)
         self._matrices = Matrices(weights, self.dtype, keep=keep)
         self._attention = ReferenceAttention(self._matrices, kv_float16=kv_float16)
-        self._feed_forward = ReferenceFeedForward(self._matrices, gelu)
-        self._gelu = gelu
+        self._gelu = gelu_function or gelu
+        self._feed_forward = ReferenceFeedForward(self._matrices, self._gelu)
         self._trace = trace or (lambda name, x: None)
 
     def run(

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from llamba.models.architecture import Activation
 from llamba.runtime.kernels.records import (
     ACTIVATE,
     FLOAT,
@@ -20,7 +21,7 @@ from llamba.runtime.kernels.records import (
     PAIR16,
     PAIR32,
 )
-from llamba.runtime.kernels.reference import gelu, silu
+from llamba.runtime.kernels.reference_math import activate, gelu
 
 pytestmark = pytest.mark.kernels
 
@@ -299,18 +300,20 @@ EXTREME = [0.0, -0.0, 1e-30, -1e-30, 20, -20, 100, -100, 1e4, -1e4, 1e15, -1e15,
 
 @pytest.mark.parametrize("columns", (*COLUMNS, 513 * 32))
 @pytest.mark.parametrize(("kind", "tokens"), [("rows", 1), ("rows", 6), ("lanes", 21)])
-@pytest.mark.parametrize("name", ["silu", "gelu"])
-def test_activate(rig: ModuleType, kind: str, tokens: int, columns: int, name: str) -> None:
+@pytest.mark.parametrize("form", Activation)
+def test_activate(rig: ModuleType, kind: str, tokens: int, columns: int, form: Activation) -> None:
     """512 columns are a piece of work: with fewer, with some pieces and a rest."""
-    if columns > 10_000 and (tokens == 6 or name == "gelu"):
+    if columns > 10_000 and (tokens == 6 or form is not Activation.SILU):
         pytest.skip("one large case a layout is enough")
     rng, lanes, r = np.random.default_rng(columns), kind == "lanes", rig.Rig()
     gate = (rng.standard_normal((tokens, columns)) * 4).astype(np.float32)
     up = rng.standard_normal((tokens, columns)).astype(np.float32)
     gate[0, : len(EXTREME)] = EXTREME
     up[0, : len(EXTREME)] *= 1e-2
+    if form is Activation.RELU_SQUARED:
+        gate = np.minimum(gate, np.float32(1e15))
     with np.errstate(over="ignore"):
-        y = {"silu": silu, "gelu": gelu}[name](gate.astype(np.float64)) * up
+        y = activate(form, gate.astype(np.float64), up.astype(np.float64), gelu)
     out = r.buffers(tokens, columns, NATURAL | PAIR16 | FLOAT, lanes=lanes)
     r.set_step(num_tokens=tokens)
     place = (lambda x: rig.to_lanes(rig.padded(x))) if lanes else (lambda x: x)
@@ -321,7 +324,7 @@ def test_activate(rig: ModuleType, kind: str, tokens: int, columns: int, name: s
         up=r.last(place(up)),
         stride=columns if lanes else 4 * columns,
         columns=columns,
-        kind=int(name == "gelu"),
+        kind=form.value,
         **out.fields(),
     )
     blocks = -(-tokens // rig.LANES)
@@ -334,6 +337,50 @@ def test_activate(rig: ModuleType, kind: str, tokens: int, columns: int, name: s
         check_lanes(rig, r, out, rig.padded(exact))
     else:
         check_rows(rig, r, out, exact)
+
+
+@pytest.mark.parametrize("columns", [32, 1568])
+@pytest.mark.parametrize("kind", ["rows", "lanes"])
+@pytest.mark.parametrize("form", [Activation.GELU, Activation.RELU_SQUARED])
+def test_activate_without_a_gate(
+    rig: ModuleType, kind: str, columns: int, form: Activation
+) -> None:
+    """f(x) alone; and times the sigmoid of a number of each token."""
+    rng, lanes, tokens = np.random.default_rng(columns), kind == "lanes", rig.LANES + 5
+    x = (rng.standard_normal((tokens, columns)) * 4).astype(np.float32)
+    gates = np.linspace(-90, 90, tokens, dtype=np.float32)[:, None]
+    place = (lambda x: rig.to_lanes(rig.padded(x))) if lanes else (lambda x: x)
+    for token_gate in (False, True):
+        r = rig.Rig()
+        out = r.buffers(tokens, columns, NATURAL | FLOAT, lanes=lanes)
+        r.set_step(num_tokens=tokens)
+        r.run(
+            f"activation:activate_{kind}",
+            ACTIVATE,
+            gate=r.last(place(x)),
+            alone=1,
+            token_gate=r.last(place(gates)) if token_gate else 0,
+            stride=columns if lanes else 4 * columns,
+            columns=columns,
+            kind=form.value,
+            **out.fields(),
+        )
+        plain = r.read(out.plain, (2, columns, rig.LANES) if lanes else x.shape)
+        got = rig.from_lanes(plain)[:tokens] if lanes else plain
+        y = activate(form, x.astype(np.float64), None, gelu)
+        y = y / (1 + np.exp(-gates.astype(np.float64))) if token_gate else y
+        assert (np.abs(got - y) <= 3e-6 * np.abs(y) + 1e-6 * (np.abs(x) < 1) + 1e-7).all()
+
+
+@pytest.mark.parametrize("columns", [32, 160, 1568])
+def test_plain_quantization_of_rows(rig: ModuleType, columns: int) -> None:
+    r, x = rig.Rig(), inputs(5, columns)
+    out = r.buffers(len(x), columns, NATURAL | FLOAT, lanes=False)
+    r.set_step(num_tokens=len(x))
+    fields = {"gate": r.last(x), "stride": 4 * columns, "columns": columns}
+    r.run("activation:activate_rows", ACTIVATE, **fields, **out.fields())
+    np.testing.assert_array_equal(r.read(out.plain, x.shape), x)
+    check_rows(rig, r, out, x.astype(np.float64))
 
 
 @pytest.mark.parametrize("columns", COLUMNS)

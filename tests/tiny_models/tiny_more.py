@@ -121,7 +121,7 @@ MORE: tuple[Tiny, ...] = (
         ends="output_norm",
         layer_norm=True,
         sizes=EQUAL,
-        metadata=NO_ROPE | {"attention.max_alibi_bias": 8.0, "attention.clamp_kqv": 1.5},
+        metadata=NO_ROPE | {"attention.max_alibi_bias": 8.0},
         spreads=GENTLE,
     ),
     model(
@@ -144,19 +144,7 @@ MORE: tuple[Tiny, ...] = (
     ),
     model("arcee", f"attn_norm {QKV} ffn_norm ffn_up ffn_down"),
     model("ernie4_5", LLAMA, ends="output_norm"),
-    model("hunyuan-dense", f"attn_norm {QKV} {QK_NORM} ffn_norm {GATED}", ends="output_norm"),
     model("seed_oss", f"attn_norm {QKV_BIASED} post_attention_norm {GATED}"),
-    model(
-        "apertus",
-        f"attn_norm {QKV} {QK_NORM} ffn_norm ffn_up ffn_down",
-        more={"rope_freqs.weight": (16,)},
-        metadata={
-            "xielu.alpha_n": [0.3, 0.6],
-            "xielu.alpha_p": [0.8, 0.5],
-            "xielu.beta": [0.5, 0.5],
-            "xielu.eps": [-1e-6, -1e-6],
-        },
-    ),
     model(
         "minicpm",
         LLAMA,
