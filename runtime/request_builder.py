@@ -108,7 +108,9 @@ class RequestBuilder:
                     text = text[: min(len(text) - 1, len(text) * longest // len(ids))]
                     ids = encode(query, text, template=ranking.template)
             else:
-                ids = _cut(ids, longest, ids[-1] in (self._tokenizer.eos_id, self._tokenizer.sep_id))
+                ids = _cut(
+                    ids, longest, ids[-1] in (self._tokenizer.eos_id, self._tokenizer.sep_id)
+                )
         return self._request(document, ids, _NOTHING, pooling=ranking.pooling, **options)
 
     def choose_pooling(self, kind: Any, normalize: Any, dimensions: Any) -> Pooling:

@@ -169,9 +169,7 @@ class Tokenizer:
             self._warn_double_bos()
         return ids
 
-    def encode_pair(
-        self, query: str, document: str, *, template: str | None = None
-    ) -> list[int]:
+    def encode_pair(self, query: str, document: str, *, template: str | None = None) -> list[int]:
         """The ids of a query and a document, for a model that scores how well they fit.
 
         [BOS] query [EOS] [SEP] document [EOS], each only if the vocabulary adds it, or the file's

@@ -63,9 +63,7 @@ def program(fakes: SimpleNamespace) -> Encoder:
 
 
 @pytest.fixture
-def llm(
-    fakes: SimpleNamespace, program: Encoder, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[LLM]:
+def llm(fakes: SimpleNamespace, program: Encoder, monkeypatch: pytest.MonkeyPatch) -> Iterator[LLM]:
     numbers = SimpleNamespace(context_length=STEP, dim=fakes.DIM, num_labels=0, head_pooling="")
     loaded = SimpleNamespace(
         path=Path("fake.gguf"),

@@ -72,7 +72,9 @@ class Bert:
             x = self.norm(x + self.attention(x, layer), f"{layer}.attention.output.LayerNorm")
             inner = self.linear(x, f"{layer}.intermediate.dense")
             inner = 0.5 * inner * (1 + _erf(inner / sqrt(2)))
-            x = self.norm(x + self.linear(inner, f"{layer}.output.dense"), f"{layer}.output.LayerNorm")
+            x = self.norm(
+                x + self.linear(inner, f"{layer}.output.dense"), f"{layer}.output.LayerNorm"
+            )
         mean = x.mean(axis=0)
         return mean / np.linalg.norm(mean)
 
@@ -86,9 +88,7 @@ class Real:
 
 
 @pytest.fixture(scope="module")
-def real(
-    minilm: ModuleType, minilm_data: bytes, tmp_path_factory: pytest.TempPathFactory
-) -> Real:
+def real(minilm: ModuleType, minilm_data: bytes, tmp_path_factory: pytest.TempPathFactory) -> Real:
     folder = tmp_path_factory.mktemp("minilm")
     weights, vocabulary = minilm.read(minilm_data)
     paths = {
@@ -116,12 +116,20 @@ def cosines(a: NDArray, b: NDArray) -> NDArray:
 
 
 def test_equals_the_published_model(llm: LLM, real: Real) -> None:
-    """Beside each other, alone, and in both layouts of a step."""
+    """Beside each other, alone, and in both layouts of a step.
+
+    With Q8_0 weights and int8 activations all but "?!" reach 0.999 as well; llama.cpp on the same
+    file has 0.9975 there.
+    """
     together = vectors(llm, TEXTS)
     assert together.shape == (len(TEXTS), 384) and np.isfinite(together).all()
-    assert cosines(together, real.expected).min() >= 0.999
     alone = np.concatenate([vectors(llm, [text]) for text in TEXTS])
-    assert cosines(alone, real.expected).min() >= 0.999
+    for found in (together, alone):
+        scores = cosines(found, real.expected)
+        if llm.config.activations == "float32":
+            assert scores.min() >= 0.99999
+        else:
+            assert np.sort(scores)[1] >= 0.999 and scores.min() >= 0.997
     assert llm.context_length == 512 and len(llm.tokenizer.encode(TEXTS[-1])) > 400
 
 

@@ -37,7 +37,9 @@ def texts(value: Any) -> list[str] | None:
     for i, text in enumerate(found):
         if not isinstance(text, str) or not text:
             raise PydanticCustomError(
-                "documents", "number {i} must be a text, or an object with a text, not empty", {"i": i}
+                "documents",
+                "number {i} must be a text, or an object with a text, not empty",
+                {"i": i},
             )
     return found
 
