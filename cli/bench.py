@@ -135,9 +135,12 @@ def command(
     for model in models:
         with loading.open_file(model) as gguf:
             from ..models.weights import Weights
+            from ..runtime.request_builder import no_text
             from .bench_about import about
 
             weights = Weights.open(gguf)
+            if not weights.architecture.causal:
+                raise no_text(weights.architecture.name, weights.hyperparameters.num_labels)
             facts = about(weights)
             for num_threads in threads or [default_num_threads()]:
                 program = _build(weights, tests, num_threads, ubatch_size, settings)

@@ -125,6 +125,10 @@ class LLM(Generates, Embeds, Reranks):
         """The engine's figures right now."""
         return self.engine.stats
 
+    def check_generates(self) -> None:
+        """Raise UnsupportedTaskError if the model is an encoder, which can't generate text."""
+        self._builder.check_answers()
+
     def save_prefix_cache(self, path: str | Path) -> "Saved":
         """Write the cached prefixes to a file; PrefixFileError if that can't be done."""
         from .prefix_file import save

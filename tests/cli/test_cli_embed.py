@@ -173,3 +173,20 @@ def test_wrong_command_lines(invoke, fake, tmp_path: Path) -> None:
     fake.error = InvalidParameterError("dimensions=0: must be a whole number")
     assert "--dimensions 0" in invoke("embed", "m", "a", "--dimensions", "0").stderr
     assert len(fake.opened) == 1  # the others were refused before a model was loaded
+
+
+def test_encoders_neither_chat_nor_run_a_benchmark(
+    invoke, llm, tiny_models, tmp_path, monkeypatch
+) -> None:
+    path = tiny_models.write(tmp_path, "bert", "F32")
+    result = invoke("bench", str(path), "-p", "8", "-n", "0")
+    assert result.exit_code == 5
+    assert "(architecture bert) is an encoder" in result.stderr and "llamba embed" in result.stderr
+
+    def refuse() -> None:
+        raise UnsupportedTaskError("an encoder")
+
+    monkeypatch.setattr(llm, "check_generates", refuse)
+    llm.chat_template = None
+    result = invoke("chat", "smollm2", input="hello\n")
+    assert result.exit_code == 5 and result.stderr == "error: an encoder\n" and llm.closed
