@@ -195,6 +195,7 @@ CHOICES: dict[str, list[list[int]]] = {
     "all choose one": [[2]] * 37,
     "two a token, none the last": [[t % 5, (t + 1 + t % 3) % 5] for t in range(21)],
     "as many as a block has lanes": [[5, t // 8] for t in range(16)],
+    "three and five": [[0, 3]] * 3 + [[1, 3]] * 2,
 }
 
 
@@ -287,7 +288,9 @@ def test_experts_in_rows(
 
 
 @pytest.mark.parametrize("choice", CHOICES)
-@pytest.mark.parametrize(("form", "exact"), [("f32", True), ("q4_k", False), ("q5_0", True)])
+@pytest.mark.parametrize(
+    ("form", "exact"), [("f32", True), ("q4_k", False), ("q5_0", False), ("q8_0", False)]
+)
 def test_experts_in_lanes(
     rig: ModuleType, tiny: ModuleType, form: str, exact: bool, choice: str
 ) -> None:
@@ -317,13 +320,14 @@ def test_experts_in_lanes(
     r.run(kernel, EXPERTS, out=blocks.at, out_stride=case.rows + 3, **fields)
     blocks.check()
     assert np.isnan(blocks.array[:, case.rows :]).all()
-    got = rig.from_lanes(blocks.array[:, : case.rows])
-    close(got, expected[order.slots], exact)
+    numbers, first = np.unique(order.slots, return_index=True)  # what is repeated, nobody reads
+    got = rig.from_lanes(blocks.array[:, : case.rows])[first]
+    close(got, expected[numbers], exact)
     pairs = rig.Fenced((case.chosen.size, case.rows + 3), fill=np.nan)
     r.run(kernel, EXPERTS, out=pairs.at, out_stride=4 * (case.rows + 3), by_pair=1, **fields)
     pairs.check()
     assert np.isnan(pairs.array[:, case.rows :]).all()
-    np.testing.assert_array_equal(pairs.array[order.slots, : case.rows], got)
+    np.testing.assert_array_equal(pairs.array[numbers, : case.rows], got)
 
 
 @pytest.mark.parametrize("columns", [32, 288, 1056])
