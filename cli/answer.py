@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ..runtime.request import RequestMetrics, RequestOutput
+    from .thoughts import Thoughts
 
 
 @dataclass
@@ -17,6 +18,7 @@ class Answer:
     """What was generated; `finish_reason` is `abort` when the user stopped it."""
 
     text: str = ""
+    thinking: str = ""
     token_ids: list[int] = field(default_factory=list)
     num_prompt_tokens: int = 0
     finish_reason: str | None = None
@@ -78,20 +80,31 @@ def silent_keys() -> Iterator[None]:
 
 
 def collect(
-    stream: "Iterator[RequestOutput]", write: Callable[[str], None], interrupt: Interrupt
+    stream: "Iterator[RequestOutput]",
+    write: Callable[[str], object],
+    interrupt: Interrupt,
+    thoughts: "Thoughts | None" = None,
 ) -> Answer:
-    """Hands the new text to `write` as it comes, until the end or Ctrl-C; returns it all."""
+    """Hands the new text to `write` as it comes, until the end or Ctrl-C; returns it all.
+
+    thoughts: takes the thinking out of it.
+    """
     answer = Answer()
     last: RequestOutput | None = None
     try:
         for output in stream:
             last = output
             interrupt.answering = True
-            if output.delta:
-                answer.text += output.delta
-                write(output.delta)
+            if text := output.delta if thoughts is None else thoughts.push(output):
+                answer.text += text
+                write(text)
             if interrupt.pressed and not output.finished:
                 break
+        if thoughts is not None:
+            if text := thoughts.end():
+                answer.text += text
+                write(text)
+            answer.thinking = thoughts.text
     finally:
         close = getattr(stream, "close", None)
         if close is not None:

@@ -66,7 +66,8 @@ def command(
         if llm.chat_template is None and not loading.has_broken_template(llm):
             raise ChatTemplateError(
                 f"{model} has no chat template, so it can't chat: "
-                f'llamba run {model} "some text" continues a text; --chat-template gives it one'
+                f'llamba run {model} "some text" continues a text; --chat-template FILE or NAME '
+                "gives it one"
             )
         if loading.has_broken_template(llm):
             llm.chat([{"role": "user", "content": "?"}], stream=True)  # raises what is wrong

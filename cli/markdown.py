@@ -40,6 +40,7 @@ class MarkdownStream:
             console=console, auto_refresh=False, transient=True, vertical_overflow="crop"
         )
         self.pending = ""
+        self.thought = ""  # the line of thinking that isn't finished
         self.printed = False
         self.drawn_at = 0.0
 
@@ -49,6 +50,7 @@ class MarkdownStream:
 
     def __exit__(self, *_: object) -> None:
         """Prints what is pending, whatever ended the stream."""
+        self._end_thinking()
         self.live.update("")
         self._print(self.pending)
         self.pending = ""
@@ -56,6 +58,7 @@ class MarkdownStream:
 
     def write(self, text: str) -> None:
         """The next piece of the answer."""
+        self._end_thinking()
         self.pending += text
         now = time.monotonic()
         if now - self.drawn_at < REFRESH_S:
@@ -69,6 +72,20 @@ class MarkdownStream:
             self._print(finished)
         else:
             self.live.update(shown, refresh=True)
+
+    def think(self, text: str) -> None:
+        """The next piece of the model's thinking: plain text, dimmed."""
+        from rich.text import Text
+
+        *lines, self.thought = (self.thought + text).split("\n")
+        for line in lines:
+            self.console.print(Text(line, style="dim"))
+            self.printed = True
+        self.live.update(Text(self.thought, style="dim"), refresh=True)
+
+    def _end_thinking(self) -> None:
+        if self.thought:
+            self.think("\n")
 
     def _print(self, text: str) -> None:
         if text.strip():

@@ -101,7 +101,12 @@ def engine_options(command: _F) -> _F:
                 type=click.Choice(["int8", "float32"]),
                 help="float32 is exact and slow [int8]",
             ),
-            click.option("--chat-template", metavar="TEXT", help="Instead of the model's own."),
+            click.option(
+                "--chat-template",
+                metavar="FILE|NAME|TEXT",
+                help="Instead of the model's own: a file with a Jinja template, a built-in one "
+                "such as chatml or llama3, or the template itself.",
+            ),
             click.option(
                 "--chat-template-file", type=click.Path(exists=True, dir_okay=False, path_type=Path)
             ),

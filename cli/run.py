@@ -11,7 +11,7 @@ import click
 
 from . import loading
 from .answer import Answer, Interrupt, collect, stats_line
-from .console import describe_sizes, note, print_json
+from .console import describe_sizes, has_color, note, print_json
 from .main import INTERRUPTED
 from .options import (
     constraint_from,
@@ -23,6 +23,7 @@ from .options import (
     sampling_values,
 )
 from .prompt import assemble, split
+from .thoughts import Thoughts
 
 if TYPE_CHECKING:
     from ..runtime.llm import LLM
@@ -139,6 +140,11 @@ def _ask(
             sys.stdout.write(text)
             sys.stdout.flush()
 
+    def think(text: str) -> None:
+        """Thinking is no part of the answer: people see it come, programs don't."""
+        if sys.stderr.isatty() and not quiet:
+            click.echo(click.style(text, dim=True) if has_color() else text, nl=False, err=True)
+
     with Interrupt() as interrupt:
         if raw:
             stream = llm.generate(prompt, params, stream=True)
@@ -146,13 +152,15 @@ def _ask(
             messages = [{"role": "system", "content": system}] if system else []
             messages.append({"role": "user", "content": prompt})
             stream = llm.chat(messages, params, stream=True)
-        return collect(stream, write, interrupt)
+        thoughts = None if raw else Thoughts(llm, think)
+        return collect(stream, write, interrupt, thoughts)
 
 
 def _as_json(answer: Answer, model: str) -> dict[str, Any]:
     return {
         "model": model,
         "text": answer.text,
+        "thinking": answer.thinking,
         "finish_reason": answer.finish_reason,
         "seed": answer.seed,
         "num_prompt_tokens": answer.num_prompt_tokens,

@@ -1,6 +1,7 @@
 """A chat under way: the model, the conversation, the parameters, and how answers are shown."""
 
 import dataclasses
+import os
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Protocol
@@ -14,6 +15,7 @@ from .console import fail, has_color, note
 from .conversation import Conversation
 from .flags import in_flags
 from .main import report
+from .thoughts import Thoughts
 
 if TYPE_CHECKING:
     from ..runtime.llm import LLM
@@ -25,14 +27,29 @@ class Writer(Protocol):
 
     def write(self, text: str, /) -> object: ...
 
+    def think(self, text: str, /) -> object: ...
+
 
 class PlainWriter:
-    """The answer as it is, at once."""
+    """The answer as it is, at once; the thinking before it on terminals only, and dimmed."""
+
+    def __init__(self) -> None:
+        self._thinks = False
 
     def write(self, text: str, /) -> None:
         """Piece by piece."""
+        if self._thinks and text:
+            text, self._thinks = f"\n\n{text}", False
         sys.stdout.write(text)
         sys.stdout.flush()
+
+    def think(self, text: str, /) -> None:
+        """A piece of the model's thinking."""
+        if sys.stdout.isatty():
+            self._thinks = True
+            plain = "NO_COLOR" in os.environ
+            sys.stdout.write(text if plain else click.style(text, dim=True))
+            sys.stdout.flush()
 
 
 class Session:
@@ -73,7 +90,10 @@ class Session:
         try:
             if slash.is_command(text):
                 return slash.execute(self, text)
-            self.conversation.say(text)
+            if slash.is_unknown(text):
+                self.tell(slash.unknown(text))
+                return True
+            self.conversation.say(text[1:] if text.startswith("//") else text)
             self.answer()
         except ContextLengthError as error:
             self.failed = True
@@ -115,17 +135,21 @@ class Session:
             try:
                 stream = self.llm.chat(self.conversation.messages, params, stream=True)
                 with self._screen(writer) as target:
-                    answer = collect(stream, write, interrupt)
+                    thoughts = Thoughts(self.llm, target.think)
+                    answer = collect(stream, write, interrupt, thoughts)
             finally:
                 if shown:
                     self.conversation.answered("".join(shown))
                 else:
                     self.conversation.turns[:] = self._before
         self.last = answer
-        if not self.markdown and answer.text and not answer.text.endswith("\n"):
-            writer.write("\n")
+        unended = answer.text or (answer.thinking and sys.stdout.isatty())
+        if not self.markdown and unended and not answer.text.endswith("\n"):
+            click.echo()
         if answer.finish_reason == "abort":
             self.tell("[stopped]")
+        elif not answer.text and answer.thinking:
+            self.tell("[the model thought and said nothing; the question is taken back]")
         elif not answer.text:
             self.tell("[the model had nothing to say; the question is taken back]")
         elif answer.finish_reason == "length":

@@ -1,5 +1,6 @@
 """The /commands of a chat."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,6 +31,17 @@ def is_command(line: str) -> bool:
     return line.partition(" ")[0].strip() in COMMANDS
 
 
+def is_unknown(text: str) -> bool:
+    """Whether an entry looks like a command and is none; paths and longer texts do not."""
+    return re.fullmatch(r"/[a-zA-Z?][\w-]*([ \t].*)?", text.strip()) is not None
+
+
+def unknown(text: str) -> str:
+    """What to say of such an entry."""
+    names = " ".join(name.split()[0] for name in HELP)
+    return f"there is no command {text.split()[0]}; there are {names}; // begins a text with /"
+
+
 def execute(session: "Session", line: str) -> bool:
     """Runs one; returns False when the session ends. Raises RequestError."""
     name, _, rest = line.strip().partition(" ")
@@ -41,6 +53,7 @@ def _help(session: "Session", rest: str) -> None:
         session.tell(f"{name:20} {what}")
     session.tell("")
     session.tell('Alt-Enter, \\ at a line\'s end, or """ around it: several lines.')
+    session.tell("A text that begins with // is sent with one /.")
     session.tell("Ctrl-C stops an answer and keeps what was said.")
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from .params import SamplingParams
-from .structured import StructuredOutputs
+from .structured import StructuredOutputs, WholeAnswer
 
 if TYPE_CHECKING:
     from ..models.chat import ChatTemplate
@@ -55,7 +55,11 @@ class Constraints:
         from .thinking import ThinkingConstraint
 
         opened, budget = is_open(tokens.form, tail), params.thinking_budget
-        return lambda: ThinkingConstraint(tokens, opened=opened, budget=budget, begin=begin)
+        # Otherwise the grammar knows nothing of what the model writes before what it says.
+        framed = isinstance(structured, WholeAnswer)
+        return lambda: ThinkingConstraint(
+            tokens, opened=opened, budget=budget, begin=begin, framed=framed
+        )
 
     @property
     def compiler(self) -> "GrammarCompiler":

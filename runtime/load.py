@@ -255,6 +255,6 @@ def _template_source(chat_template: str | None) -> str | None:
     except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a null byte in the name
         why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise InvalidParameterError(
-            f"chat_template={chat_template!r}: neither Jinja text, nor the name of a built-in "
-            f"template, nor a readable file ({why})"
+            f"chat_template={chat_template!r}: neither Jinja text, nor a readable file ({why}), nor "
+            f"the name of a built-in template: {', '.join(BUILTIN_TEMPLATES)}"
         ) from error

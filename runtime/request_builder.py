@@ -152,8 +152,9 @@ class RequestBuilder:
             raise self._loaded.chat_template_error
         if self._loaded.chat_template is None:
             raise ChatTemplateError(
-                f"{self._loaded.path.name} has no chat template (it is a base model): use "
-                "generate(), or pass chat_template= with a Jinja template"
+                f"{self._loaded.path.name} has no chat template (it is a base model): let it "
+                "continue a text, or load it with a template (--chat-template, or chat_template= "
+                "in Python: Jinja text, a file, or a built-in name such as chatml)"
             )
 
     def check_params(

@@ -82,6 +82,10 @@ class StructuredOutputs:
         return cls(**value)
 
 
+class WholeAnswer(StructuredOutputs):
+    """A grammar that also holds the texts with which the model frames the parts of its answer."""
+
+
 def _wrong(name: str, value: object, requirement: str) -> InvalidParameterError:
     return InvalidParameterError(f"structured_outputs: {name}={str(value)[:60]}: {requirement}")
 

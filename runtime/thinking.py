@@ -33,6 +33,7 @@ class ThinkingTokens:
     def __init__(self, tokenizer: "Tokenizer", form: "ReasoningFormat") -> None:
         self.form = form
         self.start, self.end = form.start.encode(), form.end.encode()
+        self.begun, self.says = form.begun.encode(), form.says.encode()
         self.vocab_size = tokenizer.vocab_size
         self._tokenizer = tokenizer
 
@@ -94,6 +95,7 @@ class ThinkingConstraint:
         opened: the prompt has opened the thinking.
         budget: tokens of thinking after which its end is put in; None: no limit.
         begin: makes the constraint of the answer proper; None: it is free.
+        framed: that constraint has the texts around what is said itself; else they are put in.
     """
 
     __slots__ = (
@@ -105,6 +107,7 @@ class ThinkingConstraint:
         "_forced",
         "_num_space",
         "_phase",
+        "_says",
         "_tail",
         "_tokens",
     )
@@ -116,8 +119,10 @@ class ThinkingConstraint:
         opened: bool,
         budget: int | None,
         begin: Callable[[], TokenConstraint] | None,
+        framed: bool = False,
     ) -> None:
         self._tokens = tokens
+        self._says = b"" if framed else tokens.says
         self._budget = budget
         self._begin = begin
         self._answer: TokenConstraint | None = None
@@ -129,7 +134,7 @@ class ThinkingConstraint:
             self._open(b"")
         else:
             self._phase = _Phase.BEFORE
-            self._answer = None if begin is None else begin()
+            self._answer = self._begun(self._says)
         if begin is not None:
             _ = tokens.inside, tokens.space  # made at the door, not while others wait
 
@@ -217,8 +222,15 @@ class ThinkingConstraint:
             self._phase = _Phase.FORCED
 
     def _close(self) -> None:
-        self._phase = _Phase.AFTER
-        self._answer = None if self._begin is None else self._begin()
+        lead = self._tokens.begun + self._says
+        self._phase = _Phase.ANSWER if lead else _Phase.AFTER
+        self._answer = self._begun(lead)
+
+    def _begun(self, lead: bytes) -> TokenConstraint | None:
+        """The constraint of the answer, after a text that it must begin with."""
+        if self._begin is None:
+            return None
+        return _Led(self._tokens, lead, self._begin) if lead else self._begin()
 
     def _matched(self) -> list[int]:
         """Lengths of the beginnings of the end text that the text so far ends with; 0 is last."""
@@ -232,6 +244,33 @@ class ThinkingConstraint:
             if k in masks and k:
                 mask = mask & masks[k]
         return mask
+
+
+class _Led:
+    """A TokenConstraint of an answer that begins with a text."""
+
+    __slots__ = ("_answer", "_ids", "_tokens")
+
+    def __init__(
+        self, tokens: ThinkingTokens, lead: bytes, begin: Callable[[], TokenConstraint]
+    ) -> None:
+        self._tokens, self._answer = tokens, begin()
+        self._ids = tokens.encode(lead)
+
+    @property
+    def finished(self) -> bool:
+        return not self._ids and self._answer.finished
+
+    def allowed(self) -> NDArray[np.uint32] | None:
+        return self._tokens.mask(self._ids[:1]) if self._ids else self._answer.allowed()
+
+    def accept(self, token_id: int) -> None:
+        if not self._ids:
+            self._answer.accept(token_id)
+        elif token_id == self._ids[0]:
+            del self._ids[0]
+        else:
+            raise ConstraintError("a token was chosen that the answer can't begin with")
 
 
 def _has(mask: NDArray[np.uint32] | None, token_id: int) -> bool:

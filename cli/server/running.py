@@ -155,7 +155,7 @@ class Running:
                 "reasoning": reasoning,
                 "opened": opened,
                 "tools": model.tools if offers_tools(task) else None,
-                "names": [tool.name for tool in task.tools],
+                "names": {tool.name: tool.schema for tool in task.tools},
                 "inline": not task.separate_reasoning,
                 "calls_only": offers_tools(task) and task.tool_choice.kind in _MUST_CALL,
             }

@@ -152,7 +152,9 @@ def _apply_template(server: Server, model: ServedModel, task: ChatTask, method: 
     messages, template_tools, kwargs, _ = _prepare(server, model, task)
     template = model.llm.chat_template
     if template is None:
-        raise ChatTemplateError(f"{model.name} has no (valid) chat template")
+        raise ChatTemplateError(
+            f"{model.name} has no (valid) chat template: --chat-template gives it one"
+        )
     return getattr(template, method)(messages, tools=template_tools, **kwargs)
 
 
@@ -160,7 +162,7 @@ def _prepare(
     server: Server, model: ServedModel, task: ChatTask
 ) -> tuple[list[Any], list[Any] | None, dict[str, Any], dict[str, Any]]:
     """What goes to the template (messages, tools, more), and the sampling that tools ask for."""
-    from ...runtime.structured import StructuredOutputs
+    from ...runtime.structured import WholeAnswer
 
     sampling = dict(task.sampling)
     if offers_tools(task):
@@ -180,7 +182,7 @@ def _prepare(
             answer_schema=_answer_schema(sampling.get("structured_outputs")),
         )
         if grammar is not None:
-            sampling["structured_outputs"] = StructuredOutputs(grammar=grammar)
+            sampling["structured_outputs"] = WholeAnswer(grammar=grammar)
     kwargs = dict(task.template_kwargs)
     if task.thinking is not None and model.reasoning is not None:
         kwargs = {**model.reasoning.template_kwargs(task.thinking), **kwargs}

@@ -8,7 +8,8 @@ if TYPE_CHECKING:
     from .parts import ContentText, Part, ReasoningText, ToolCallArguments, ToolCallStart
     from .reasoning import ReasoningFormat, find_reasoning_format, is_open
     from .template import ChatTemplate
-    from .tool_formats import ToolFormat, answer_tags, find_tool_format
+    from .tool_format import ToolFormat
+    from .tool_formats import answer_tags, find_tool_format
     from .tools import Tool, ToolChoice, check_tools, read_tool_choice, read_tools
 
 __all__ = [
@@ -39,7 +40,8 @@ _HOMES = {
     "parts": "ContentText Part ReasoningText ToolCallArguments ToolCallStart",
     "reasoning": "ReasoningFormat find_reasoning_format is_open",
     "template": "ChatTemplate",
-    "tool_formats": "ToolFormat answer_tags find_tool_format",
+    "tool_format": "ToolFormat",
+    "tool_formats": "answer_tags find_tool_format",
     "tools": "Tool ToolChoice check_tools read_tool_choice read_tools",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}

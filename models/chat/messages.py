@@ -1,6 +1,7 @@
 """Conversations made fit for a template: every content a text, every tool call of one shape."""
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -8,16 +9,21 @@ from typing import Any
 from ...errors import ChatTemplateError
 
 _NEEDLE = "needle7f3a"
+# Names of the field for earlier thinking; clients send the first, templates may want another.
+_THINKING = ("reasoning_content", "reasoning", "thinking")
 
 
 @dataclass(frozen=True)
 class Abilities:
     """What a template can take, found out by trying it. parts: content as a list of parts is
-    shown; only_parts: a plain string is not; objects: tool arguments must be objects."""
+    shown; only_parts: a plain string is not; objects: tool arguments must be objects; thinking: the
+    field of a message for earlier thinking, "": none; lone: beside which a call has no text."""
 
     parts: bool
     only_parts: bool
     objects: bool
+    thinking: str = ""
+    lone: bool = False
 
 
 def find_abilities(source: str, render: Callable[[list[dict[str, Any]]], str]) -> Abilities:
@@ -33,10 +39,10 @@ def find_abilities(source: str, render: Callable[[list[dict[str, Any]]], str]) -
         except ChatTemplateError:
             return ""
 
-    def called(arguments: Any) -> str:
+    def called(arguments: Any, **more: str) -> str:
         function = {"name": "f", "arguments": arguments}
         call = {"id": "call00001", "type": "function", "function": function}
-        assistant = {"role": "assistant", "content": "", "tool_calls": [call]}
+        assistant = {"role": "assistant", "content": "", "tool_calls": [call], **more}
         user = {"role": "user", "content": "x"}
         result = {"role": "tool", "tool_call_id": "call00001", "content": "x"}
         # Some templates insist on the user's next turn, some on the call's result.
@@ -45,11 +51,23 @@ def find_abilities(source: str, render: Callable[[list[dict[str, Any]]], str]) -
     # A template that shows parts mentions their type or text, unless it prints the list raw.
     parts = ("type" in source or "text" in source) and shown([{"type": "text", "text": _NEEDLE}])
     objects = called({_NEEDLE: "x"}) if "arguments" in source or "tool_calls" in source else ""
+    fields = [name for name in _THINKING if _reads(source, name)]
+    both = {"content": "x", fields[0]: "x"} if fields else {}
     return Abilities(
+        thinking=fields[0] if fields else "",
+        lone=bool(fields and objects and not called({}, **both)),
         parts=parts,
         only_parts=parts and not shown(_NEEDLE),
         objects=f'"{_NEEDLE}":' in objects
         or (_NEEDLE in objects and f"'{_NEEDLE}'" not in objects),
+    )
+
+
+def _reads(source: str, name: str) -> bool:
+    """Whether a template reads this field of a message."""
+    return (
+        re.search(rf"message\.{name}\b|[\[(]['\"]{name}['\"]|['\"]{name}['\"] in", source)
+        is not None
     )
 
 
@@ -101,6 +119,8 @@ def normalize(
     """
     out: list[dict[str, Any]] = []
     for i, message in enumerate(messages):
+        if message["role"] == "assistant":
+            _place_thinking(message, abilities)
         message["content"] = _content(message.get("content"), i, abilities)
         if message.get("tool_calls") in (None, [], ()):
             message.pop("tool_calls", None)  # templates take an empty list for calls
@@ -114,6 +134,16 @@ def normalize(
         else:
             out.append(message)
     return out
+
+
+def _place_thinking(message: dict[str, Any], abilities: Callable[[], Abilities]) -> None:
+    """Earlier thinking goes to the field that the template reads."""
+    given = [name for name in _THINKING if isinstance(message.get(name), str) and message[name]]
+    wanted = abilities().thinking if given else ""
+    if wanted and wanted not in given:
+        message[wanted] = message[given[0]]
+    if wanted and message.get("tool_calls") and abilities().lone:
+        message["content"] = ""
 
 
 def _is_plain(*messages: dict[str, Any]) -> bool:

@@ -13,6 +13,7 @@ from .budget import MAX_CPU_S, Budget, spending
 from .builtin import BUILTIN_TEMPLATES
 from .guard import Guarded, guards_of
 from .messages import Abilities, check_messages, find_abilities, normalize
+from .reasoning import says_of
 
 _MAX_SOURCE_LEN = 1 << 20
 _PROBE_CPU_S = 0.1
@@ -44,6 +45,7 @@ class ChatTemplate:
         self.source = source
         self.tokenizer = tokenizer
         self._clock = clock
+        self._says = says_of(source)
         self._jinja_error = jinja2.TemplateError
         try:
             with spending(Budget()):
@@ -228,9 +230,11 @@ class ChatTemplate:
             **{key: value for key, value in given.items() if key != "_continued"},
         )
         continued = given.get("_continued", {"content": ""})["content"]
+        # What the model would write before what it says is the template's, no text of a message.
+        lead = self._says if "_continued" in given else ""
         try:
             with spending(Budget(_num_chars(given), cpu_s)):
-                return self._template.render(variables) + continued
+                return self._template.render(variables) + lead + continued
         except ChatTemplateError:
             raise
         except self._jinja_error as error:

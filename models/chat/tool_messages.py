@@ -1,11 +1,16 @@
 """Conversations with tool calls made fit for templates, those that know no tools included."""
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .messages import check_messages, text_of
+from .tool_writer import write_calls
+
+if TYPE_CHECKING:
+    from .tool_format import ToolFormat
 
 _INSTRUCTIONS = """# Tools
 
@@ -15,23 +20,31 @@ JSON schema of their arguments:
 {tools}
 </tools>
 
-To call a function, answer with its name and arguments as a JSON object between these tags:
-<tool_call>
-{{"name": "the function's name", "arguments": {{"an argument's name": "its value"}}}}
-</tool_call>
-{several} The result comes in the next message, between <tool_response> tags. \
-If no function helps, answer without these tags."""
+{how}
+{example}
+{several}{result} \
+If no function helps, answer without {none}."""
 _SYSTEM_ROLES = ("system", "developer")
 _SEVERAL = "Several calls may follow each other."
 _ONE = "Make one call at a time."
+_HOW = "To call a function, answer with its name and arguments as a JSON object between these tags:"
+_HOW_OTHERWISE = "To call a function, answer exactly in this form:"
+_EXAMPLE = ("the function's name", '{"an argument\'s name": "its value"}')
+_EXAMPLE_OTHERWISE = ("FUNCTION_NAME", '{"ARGUMENT_NAME": "its value"}')
 
 
 def complete_calls(
-    messages: Sequence[Mapping[str, Any]], id_length: int | None
+    messages: Sequence[Mapping[str, Any]],
+    id_length: int | None,
+    *,
+    alone: bool = False,
+    mute: bool = False,
 ) -> list[dict[str, Any]]:
     """The messages with what templates ask of calls: ids (of this length), names of results.
 
-    Results that don't say which call they belong to are taken in the calls' order.
+    Results that don't say which call they belong to are taken in the calls' order. alone: the
+    template knows one call in a message, so that several become a message each, with its result.
+    mute: it knows no text beside calls, so that there is none.
     """
     out = check_messages(messages)
     names: dict[str, str] = {}
@@ -40,6 +53,8 @@ def complete_calls(
     for message in out:
         if message["role"] == "assistant" and isinstance(message.get("tool_calls"), list):
             waiting, calls = [], []
+            if mute and message["tool_calls"]:
+                message["content"] = ""
             for call in message["tool_calls"]:
                 if isinstance(call, Mapping):
                     given = call.get("id")
@@ -61,6 +76,28 @@ def complete_calls(
             message["tool_call_id"] = call_id
             if not message.get("name") and names.get(call_id):
                 message["name"] = names[call_id]
+    return _one_by_one(out) if alone else out
+
+
+def _one_by_one(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each call in a message of its own, followed by its result."""
+    out: list[dict[str, Any]] = []
+    placed: set[int] = set()  # results that follow their calls
+    for i, message in enumerate(messages):
+        calls = message.get("tool_calls")
+        if not isinstance(calls, list) or len(calls) < 2:
+            if id(message) not in placed:
+                out.append(message)
+            continue
+        results = itertools.takewhile(lambda m: m["role"] == "tool", messages[i + 1 :])
+        by_id = {result["tool_call_id"]: result for result in results}
+        for j, call in enumerate(calls):
+            said = message if j == 0 else {"role": "assistant", "content": ""}
+            out.append({**said, "tool_calls": [call]})
+            result = by_id.get(call["id"]) if isinstance(call, Mapping) else None
+            if result is not None:
+                out.append(result)
+                placed.add(id(result))
     return out
 
 
@@ -73,55 +110,111 @@ def _fit(call_id: str, length: int | None) -> str:
     return hashlib.sha256(call_id.encode("utf-8", "replace")).hexdigest()[:length]
 
 
+def write_out(form: "ToolFormat", messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Calls as text of the assistant; results stay messages of their own."""
+    out = check_messages(messages)
+    for i, message in enumerate(out):
+        _write_out(form, message, i)
+    return out
+
+
+def _write_out(form: "ToolFormat", message: dict[str, Any], index: int) -> None:
+    calls = message.get("tool_calls")
+    if message["role"] == "assistant" and isinstance(calls, Sequence):
+        del message["tool_calls"]
+        text = text_of(message.get("content"), index)
+        written = [write_calls(form, [_parts(call) for call in calls])] if calls else []
+        message["content"] = "\n".join([text, *written] if text else written)
+
+
 @dataclass(frozen=True)
 class Instructed:
-    """Tools for templates that know none: everything about them is text of plain messages.
+    """Tools for templates that don't show them: they are explained in plain messages.
 
     system_role: the template shows system messages; otherwise the first user message begins with
-    the instructions, after the text of a system message.
+    the instructions, after the text of a system message. calls: the template shows no calls and
+    results either, so that they too become text. in_field: the system message has tools, as JSON
+    text in a field of its own. result: what stands around a call's result.
     """
 
     system_role: bool = True
+    calls: bool = True
+    in_field: bool = False
+    result: tuple[str, str] = ("<tool_response>\n", "\n</tool_response>")
 
     def messages(
         self,
+        form: "ToolFormat",
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]],
         *,
         parallel: bool,
     ) -> list[dict[str, Any]]:
         """Instructions put in, calls and their results written out in the same form."""
+        out = self._written(form, messages) if self.calls else complete_calls(messages, None)
+        if tools and self.in_field:
+            self._put_in_field(out, tools)
+        elif tools:
+            self._instruct(form, out, tools, parallel=parallel)
+        return out
+
+    def _written(
+        self, form: "ToolFormat", messages: Sequence[Mapping[str, Any]]
+    ) -> list[dict[str, Any]]:
+        """Calls and results as texts of the assistant and the user."""
         out: list[dict[str, Any]] = []
         after_results = False
         for i, message in enumerate(check_messages(messages)):
             role = message["role"]
             if role == "tool":
-                result = f"<tool_response>\n{text_of(message.get('content'), i)}\n</tool_response>"
+                result = text_of(message.get("content"), i).join(self.result)
                 if after_results:
                     out[-1]["content"] += "\n" + result
                 else:
                     out.append({"role": "user", "content": result})
                 after_results = True
                 continue
-            if role == "assistant" and isinstance(message.get("tool_calls"), Sequence):
-                text = text_of(message.get("content"), i)
-                calls = [_as_text(call) for call in message.pop("tool_calls")]
-                message["content"] = "\n".join([text, *calls] if text else calls)
+            _write_out(form, message, i)
             if role == "user" and after_results:
                 # One turn of the user's: templates may insist on alternation.
                 out[-1]["content"] += "\n\n" + text_of(message.get("content"), i)
             else:
                 out.append(message)
             after_results = False
-        if tools:
-            self._instruct(out, tools, _SEVERAL if parallel else _ONE)
         return out
 
+    def _put_in_field(
+        self, messages: list[dict[str, Any]], tools: Sequence[Mapping[str, Any]]
+    ) -> None:
+        functions = json.dumps([tool["function"] for tool in tools], ensure_ascii=False)
+        if messages[0]["role"] in _SYSTEM_ROLES:
+            messages[0]["tools"] = functions
+        else:
+            messages.insert(0, {"role": "system", "content": "", "tools": functions})
+
     def _instruct(
-        self, messages: list[dict[str, Any]], tools: Sequence[Mapping[str, Any]], several: str
+        self,
+        form: "ToolFormat",
+        messages: list[dict[str, Any]],
+        tools: Sequence[Mapping[str, Any]],
+        *,
+        parallel: bool,
     ) -> None:
         lines = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
-        text = _INSTRUCTIONS.format(tools=lines, several=several)
+        several = _SEVERAL if parallel and form.repeats else _ONE
+        if self.result[0].startswith("<"):
+            where = f"between {self.result[0].strip()} tags"
+        else:
+            where = f"after {self.result[0].strip()}"
+        is_object = form.shape == "object"
+        text = _INSTRUCTIONS.format(
+            tools=lines,
+            how=_HOW if is_object else _HOW_OTHERWISE,
+            example=write_calls(form, [_EXAMPLE if is_object else _EXAMPLE_OTHERWISE]).strip(),
+            several=several,
+            result=f" The result comes in the next message, {where}." if self.calls else "",
+            none="these tags" if is_object else "a call",
+        )
         if self.system_role:
             first = messages[0]
             if first["role"] in _SYSTEM_ROLES:
@@ -148,11 +241,11 @@ def _function(call: Mapping[str, Any]) -> tuple[str, Any]:
     return str(function.get("name") or ""), function.get("arguments")
 
 
-def _as_text(call: Any) -> str:
-    """A call as the model would write it; arguments that are no JSON stay what they are."""
+def _parts(call: Any) -> tuple[str, str]:
+    """(name, arguments as text) of a call; arguments that are no JSON stay what they are."""
     name, arguments = _function(call) if isinstance(call, Mapping) else ("", {})
     if arguments is None or arguments == "":
         arguments = "{}"
     elif not isinstance(arguments, str):
         arguments = json.dumps(arguments, ensure_ascii=False)
-    return f'<tool_call>\n{{"name": {json.dumps(name)}, "arguments": {arguments}}}\n</tool_call>'
+    return name, arguments

@@ -78,3 +78,43 @@ def _can_be_held(key: str, value: Any, depth: int) -> bool:
     if key == "$id":
         return depth == 0
     return key not in _UNENFORCED
+
+
+_KINDS = frozenset(("string", "number", "integer", "boolean", "null", "array", "object"))
+
+
+def kinds_of(schema: Any, root: Mapping[str, Any], depth: int = 0) -> set[str]:
+    """The JSON types that a schema (a part of `root`) may allow; all of them if it doesn't say."""
+    if not isinstance(schema, Mapping) or depth > 8:
+        return set(_KINDS)
+    reference = schema.get("$ref")
+    if isinstance(reference, str) and reference.startswith("#/"):
+        found: Any = root
+        for name in reference[2:].split("/"):
+            found = found.get(name) if isinstance(found, Mapping) else None
+        return kinds_of(found, root, depth + 1)
+    given = schema.get("type")
+    if isinstance(given, str):
+        given = [given]
+    if isinstance(given, list | tuple):
+        return {kind for kind in given if kind in _KINDS} or set(_KINDS)
+    values = [schema["const"]] if "const" in schema else schema.get("enum")
+    if isinstance(values, list | tuple) and values:
+        return {_kind(value) for value in values}
+    for name in ("anyOf", "oneOf"):
+        if isinstance(schema.get(name), list | tuple) and schema[name]:
+            return set().union(*(kinds_of(each, root, depth + 1) for each in schema[name]))
+    if "properties" in schema:
+        return {"object"}
+    return {"array"} if "items" in schema else set(_KINDS)
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "boolean"
+    for kind, name in ((str, "string"), (int, "integer"), (float, "number"), (list, "array")):
+        if isinstance(value, kind):
+            return name
+    return "object"

@@ -132,6 +132,15 @@ def test_help_stats_multiline_exit(session, capsys) -> None:
     assert session.multiline
 
 
+def test_unknown_commands_do_not_go_to_the_model(session, llm, capsys) -> None:
+    assert say(session, "/foo", "/sytem Be brief.") == [True, True]
+    assert not llm.calls and not session.conversation.turns and not session.failed
+    err = capsys.readouterr().err.splitlines()
+    assert len(err) == 2 and "/foo" in err[0] and "/sytem" in err[1] and "/undo" in err[0]
+    say(session, "//foo is what?", "/foo\nand more")
+    assert llm.messages == [user("/foo is what?"), assistant(llm.says[0]), user("/foo\nand more")]
+
+
 def test_slash_texts_that_are_no_commands_go_to_the_model(session, llm) -> None:
     say(session, "/usr/bin/env is what?")
     assert llm.messages == [user("/usr/bin/env is what?")]

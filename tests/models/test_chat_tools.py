@@ -63,7 +63,7 @@ QWEN3 = """{%- if tools %}{{- '<|im_start|>system\\n# Tools\\n<tools>' }}
 {%- if tool_call.arguments is string %}{{- tool_call.arguments }}
 {%- else %}{{- tool_call.arguments | tojson }}{%- endif %}{{- '}\\n</tool_call>' }}
 {%- endfor %}{{- '<|im_end|>\\n' }}{%- endif %}{%- endfor %}"""
-QWEN3_CODER = QWEN3.replace('{"name": <function-name>', "<function=example>{")
+QWEN3_CODER = QWEN3.replace('{"name": <function-name>', "<function=example><parameter=a>{")
 LLAMA3 = """{%- if tools is not none %}{{- "Environment: ipython\\n" }}
 {{- 'Respond in the format {"name": function name, "parameters": dictionary}.' }}
 {%- for t in tools %}{{- t | tojson(indent=4) }}{%- endfor %}{%- endif %}
@@ -136,12 +136,12 @@ def prompt(source: str, messages: Any, tools: Any = (WEATHER,), **more: Any) -> 
     ("source", "name"),
     [
         (QWEN3, "hermes"),
-        (QWEN3_CODER, "generic"),
+        (QWEN3_CODER, "qwen3-coder"),
         (LLAMA3, "llama3"),
         (MISTRAL, "mistral"),
         (DEVSTRAL, "mistral-named"),
         (GEMMA2, "generic"),
-        (QWEN3.replace("tools", "xml_tools"), "generic"),  # it would not show them
+        (QWEN3.replace("tools", "xml_tools"), "hermes"),  # it would not show them: they are told
         *((source, "generic") for source in BUILTIN_TEMPLATES.values()),
         ("{% broken", "generic"),
         (None, "generic"),

@@ -2,18 +2,19 @@
 
 import functools
 import json
+import random
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from llamba.errors import InvalidParameterError
 from llamba.models.chat.answer import AnswerParser
 from llamba.models.chat.parts import ToolCallArguments, ToolCallStart
-from llamba.models.chat.tool_formats import ToolFormat, tool_format_named
+from llamba.models.chat.tool_format import ToolFormat
+from llamba.models.chat.tool_formats import GENERIC, TOOL_FORMATS, tool_format_named
+from llamba.models.chat.tool_writer import write_calls
 from llamba.models.chat.tools import Tool, ToolChoice
 
 llguidance = pytest.importorskip("llguidance", reason="needs: pip install 'llamba[server]'")
@@ -37,7 +38,7 @@ TREE = {
     },
 }
 TOOLS = [Tool("f", 'says "::="', TREE), Tool("g-2"), Tool("h_3", parameters={"type": "object"})]
-FORMATS = ("hermes", "generic", "llama3", "mistral", "mistral-named")
+FORMATS = tuple(form.name for form in (*TOOL_FORMATS, GENERIC))
 ARGUMENTS = '{"a": {"n": 1, "k": [{"n": 2}]}}'
 
 
@@ -78,22 +79,17 @@ def state(form: ToolFormat, grammar: str | None, text: str) -> str:
 
 def one(form: ToolFormat, name: str = "f", arguments: str = ARGUMENTS) -> str:
     """A call as the format has it, alone."""
-    match form.name:
-        case "llama3":
-            return f'{{"name": "{name}", "parameters": {arguments}}}'
-        case "mistral":
-            return f'[TOOL_CALLS][{{"name": "{name}", "arguments": {arguments}}}]'
-        case "mistral-named":
-            return f"[TOOL_CALLS]{name}[ARGS]{arguments}"
-    return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
+    return write_calls(form, [(name, arguments)])
 
 
 def two(form: ToolFormat) -> str:
     """Two calls."""
-    first, second = one(form), one(form, "g-2", "{}")
-    if form.name == "mistral":
-        return first[:-1] + ", " + second.removeprefix("[TOOL_CALLS][")
-    return first + form.gap + second
+    return write_calls(form, [("f", ARGUMENTS), ("g-2", "{}")])
+
+
+def cut(form: ToolFormat) -> str:
+    """A call without its end."""
+    return one(form)[: -len(form.section[1] or form.closing) or -1]
 
 
 BOUND = [bound(name) for name in FORMATS] + [
@@ -101,6 +97,9 @@ BOUND = [bound(name) for name in FORMATS] + [
     bound("mistral", ["[TOOL_CALLS]"]),
     bound("mistral-named", ["[TOOL_CALLS]", "[ARGS]"]),
     bound("hermes", ["<tool_call>", "</tool_call>"]),
+    bound("harmony", ["<|channel|>", "<|message|>"]),
+    bound("deepseek", ["<｜tool▁calls▁begin｜>", "<｜tool▁sep｜>"]),
+    bound("glm4", ["<tool_call>", "</arg_value>"]),
 ]
 
 
@@ -111,7 +110,7 @@ class TestP53:
         assert state(form, grammar, one(form)) == "complete"
         assert state(form, grammar, one(form, "g-2", '{"x": [1, {"y": null}]}')) == "complete"
         assert state(form, grammar, two(form)) == ("complete" if form.repeats else "refused")
-        for text in ("", one(form)[: -len(form.closing) or -1]):
+        for text in ("", cut(form)):
             assert state(form, grammar, text) == "open"
         for text in ("Hm", " ", one(form, "f2"), one(form, "f", "{}"), one(form) + "x"):
             assert state(form, grammar, text) == "refused"
@@ -137,16 +136,16 @@ class TestP53:
         for text in ("", "Hm.\n", "  x {", "<tool", "[1, 2]", "```json\n{}\n```", "é\n<b>"):
             assert state(form, grammar, text) == "complete", text
         assert state(form, grammar, one(form)) == "complete"
-        assert state(form, grammar, one(form)[: -len(form.closing) or -1]) == "open"
+        assert state(form, grammar, cut(form)) == "open"
         if form.repeats:
             assert state(form, grammar, two(form)) == "complete"
         for text in (one(form, "f2"), one(form, "f", "{}"), one(form, "f", '{"a": 1}')):
             assert state(form, grammar, text) == "refused"
         if form.opens:
             assert state(form, grammar, "Hm.\n" + one(form)) == "complete"
-            assert state(form, grammar, "Hm.\n" + form.opening) == "open"
-            assert state(form, grammar, "Hm.\n" + form.opening + "Hm") == "refused"
-        if form.opens and form.shape != "array":
+            assert state(form, grammar, "Hm.\n" + form.first) == "open"
+            assert state(form, grammar, "Hm.\n" + form.first + "?") == "refused"
+        if form.opens and form.shape != "array" and form.repeats and not form.section[0]:
             assert state(form, grammar, one(form) + "\nThen\n" + one(form)) == "complete"
         if form.name == "llama3":
             assert state(form, grammar, "<|python_tag|>" + one(form)) == "complete"
@@ -173,10 +172,9 @@ class TestP53:
         """Any answer that a grammar of required calls lets through, by random choice."""
         grammar = form.grammar(TOOLS, REQUIRED, parallel=True)
 
-        @given(st.randoms(use_true_random=False))
-        @settings(max_examples=15, deadline=None)
-        def check(random: Any) -> None:
-            text = sample(form, grammar, random)
+        texts = [sample(form, grammar, random.Random(seed)) for seed in range(5)]
+        assert any(text is not None for text in texts)
+        for text in filter(None, texts):
             parser = AnswerParser(
                 reasoning=None, opened=False, tools=form, names=[tool.name for tool in TOOLS]
             )
@@ -190,17 +188,15 @@ class TestP53:
             for value in arguments.values():
                 assert isinstance(json.loads(value), dict)
 
-        check()
 
-
-def sample(form: ToolFormat, grammar: str | None, random: Any) -> str:
-    """A random answer: any allowed token, ends preferred so that it comes to an end."""
+def sample(form: ToolFormat, grammar: str | None, random: random.Random) -> str | None:
+    """A random answer: any allowed token, ends preferred; None: it did not come to an end."""
     import numpy as np
 
     matcher = llguidance.LLMatcher(tokenizer(), grammar, log_level=0)
     names = {token_id: mark for mark, token_id in form.control_ids.items()}
     data = bytearray()
-    while not matcher.is_stopped():
+    while not matcher.is_stopped() and len(data) < 2000:
         words = np.frombuffer(matcher.compute_bitmask(), np.uint32)
         bits = np.unpackbits(words.view(np.uint8), bitorder="little")
         allowed = [int(i) for i in np.flatnonzero(bits) if i < 256 or i in names]
@@ -209,10 +205,10 @@ def sample(form: ToolFormat, grammar: str | None, random: Any) -> str:
         closing = [i for i in allowed if i in tuple(b'"}]')]
         ascii_only = [i for i in allowed if 32 <= i < 127 or i in names or i == 10]
         pool = closing if closing and random.random() < 0.6 else ascii_only or allowed
-        token = random.choice(pool)
+        token = random.choice(pool) if len(pool) > 1 else pool[0]
         assert matcher.consume_token(token)
         data += names[token].encode() if token in names else bytes([token])
-    return data.decode()
+    return data.decode() if matcher.is_accepting() or matcher.is_stopped() else None
 
 
 def test_strict_tools_are_enforced_in_full_or_refused() -> None:

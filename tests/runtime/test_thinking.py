@@ -7,16 +7,17 @@ import pytest
 
 from llamba import SamplingParams
 from llamba.errors import ConstraintError
+from llamba.models.chat.reasoning import REASONING_FORMATS, ReasoningFormat
 from llamba.runtime.constraints import Constraints
 from llamba.runtime.thinking import ThinkingConstraint, ThinkingTokens
 
 pytest.importorskip("llguidance")
-FORM = SimpleNamespace(name="think", start="<think>", end="</think>")
+FORM = ReasoningFormat("think", "<think>", "</think>")
 
 
 @pytest.fixture
 def tokens(grammars: ModuleType) -> ThinkingTokens:
-    return ThinkingTokens(grammars.ByteTokenizer(), FORM)  # type: ignore[arg-type]
+    return ThinkingTokens(grammars.ByteTokenizer(), FORM)
 
 
 def begin(
@@ -51,6 +52,25 @@ def test_the_budget_forces_the_end(grammars: ModuleType, tokens: ThinkingTokens)
         feed(grammars, constraint, "anything")
 
 
+def test_an_answer_in_channels(grammars: ModuleType) -> None:
+    """What the model writes between its thinking and what it says is put in, or the grammar's."""
+    form = next(form for form in REASONING_FORMATS if form.name == "harmony")
+    tokens = ThinkingTokens(grammars.ByteTokenizer(), form)
+    final = "<|channel|>final<|message|>"
+    constraint = begin(grammars, tokens, {"regex": "4!"})
+    feed(grammars, constraint, form.start + "plan" + form.end)
+    assert forced(grammars, constraint) == f"<|start|>assistant{final}4!"
+    constraint = begin(grammars, tokens, {"regex": "4!"})
+    feed(grammars, constraint, final + "4!")  # without thinking
+    constraint = begin(grammars, tokens, {"regex": final.replace("|", "[|]") + "4!"}, framed=True)
+    feed(grammars, constraint, form.start + form.end)
+    assert forced(grammars, constraint) == f"<|start|>assistant{final}4!"
+    constraint = begin(grammars, tokens, opened=True, budget=2)
+    feed(grammars, constraint, "ab")
+    assert forced(grammars, constraint) == form.end
+    assert constraint.allowed() is None  # a free answer says itself for whom it is
+
+
 def test_no_budget_left_at_all(grammars: ModuleType, tokens: ThinkingTokens) -> None:
     assert forced(grammars, begin(grammars, tokens, opened=True, budget=0)) == "</think>"
     constraint = begin(grammars, tokens, budget=0)
@@ -72,7 +92,7 @@ def test_characters_are_not_cut(grammars: ModuleType, tokens: ThinkingTokens) ->
 
 def test_an_end_that_shares_bytes_with_a_cut_character(grammars: ModuleType) -> None:
     """Bytes that never become a character: the end is put in whole, not from its middle."""
-    form = SimpleNamespace(name="kimi", start="◁think▷", end="◁/think▷")
+    form = ReasoningFormat("kimi", "◁think▷", "◁/think▷")
     tokens = ThinkingTokens(grammars.ByteTokenizer(), form)  # type: ignore[arg-type]
     constraint = begin(grammars, tokens, opened=True, budget=2)
     for byte in b"a\xe2\xe2\xe2\xe2":
@@ -148,7 +168,7 @@ def test_tokens_that_end_and_begin_at_once(grammars: ModuleType) -> None:
             wide = {grammars.CALL: b">{", grammars.EMPTY: b">\n"}
             return wide.get(token_id) or super().token_bytes(token_id)
 
-    tokens = ThinkingTokens(Wide(), FORM)  # type: ignore[arg-type]
+    tokens = ThinkingTokens(Wide(), FORM)
     constraint = begin(grammars, tokens, {"regex": "[{]x"}, opened=True)
     assert grammars.CALL in grammars.ids_of(constraint)
     feed(grammars, constraint, "a</think")

@@ -146,6 +146,6 @@ def _capabilities(entry: ModelEntry, facts: Facts) -> list[str]:
     if entry.loaded is not None:
         thinks = entry.loaded.reasoning is not None
     else:
-        thinks = any(form.end in facts.template for form in REASONING_FORMATS)
+        thinks = any(form.is_known(facts.template) for form in REASONING_FORMATS)
     offered = {"completion": True, "tools": bool(facts.template), "thinking": thinks}
     return [*(name for name, has in offered.items() if has), "embedding"]
