@@ -120,7 +120,7 @@ def test_embeddings_of_encoders(encoders_live: Any) -> None:
         "data"
     ]
     assert len(short["embedding"]) == 7
-    long = body | {"input": ["1 " * 400]}
+    long: dict[str, Any] = body | {"input": ["1 " * 400]}
     error = refused(encoders_live, "/v1/embeddings", **long)
     assert error["code"] == "context_length_exceeded" and "402 tokens" in error["message"]
     cut = encoders_live.post("/api/embed", long).json()  # Ollama cuts
