@@ -5,7 +5,7 @@ LlambaError
 │   ├── ModelNotFoundError     no such path, name or repository
 │   ├── InvalidModelFileError  the bytes are not a sound GGUF file
 │   ├── UnsupportedModelError  sound, but its architecture, format or tokenizer is not run
-│   │   └── UnsupportedTaskError   it runs, but was not made for what is asked of it
+│   ├── UnsupportedTaskError   it runs, but was not made for what is asked of it
 │   └── DownloadError          a pull failed: network, checksum, disk
 ├── RequestError             something about what was asked
 │   ├── InvalidParameterError  a sampling or engine parameter out of its range
@@ -51,8 +51,10 @@ class UnsupportedModelError(ModelError):
     exit_code = 5
 
 
-class UnsupportedTaskError(UnsupportedModelError):
+class UnsupportedTaskError(ModelError):
     """A model that runs, but was not made for what is asked: an encoder can't answer."""
+
+    exit_code = 5
 
 
 class DownloadError(ModelError):

@@ -138,10 +138,13 @@ def command(
         with loading.open_file(model) as gguf:
             from ..models.weights import Weights
             from ..runtime.adapter_set import read_adapters
+            from ..runtime.request_builder import no_text
             from .bench_about import about
             from .measure import Bench
 
             weights = Weights.open(gguf)
+            if not weights.architecture.causal:
+                raise no_text(weights.architecture.name, weights.hyperparameters.num_labels)
             facts = about(weights)
             adapters, scales = read_adapters(lora_from(load["lora"]) or (), weights)
             for num_threads in threads or [default_num_threads()]:

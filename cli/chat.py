@@ -62,6 +62,7 @@ def command(
     with silent_keys():  # what is typed meanwhile waits for the prompt
         llm = loading.open_llm(model, engine)
     try:
+        llm.check_generates()
         if llm.chat_template is None and not loading.has_broken_template(llm):
             raise ChatTemplateError(
                 f"{model} has no chat template, so it can't chat: "

@@ -1,4 +1,4 @@
-"""What `embed` and `rerank` have in common: where their texts come from, how the model is opened."""
+"""What `embed` and `rerank` share: where their texts come from, how the model is opened."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path

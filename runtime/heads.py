@@ -1,4 +1,4 @@
-"""What some files have on top of a text's pooled hidden state: dense layers, a classifier's head."""
+"""What some files have on top of a text's pooled state: dense layers, a classifier's head."""
 
 from functools import cached_property
 

@@ -142,6 +142,10 @@ class LLM(Generates, Embeds, Reranks):
         """
         self._loaded.adapters.set_default(lora)
 
+    def check_generates(self) -> None:
+        """Raise UnsupportedTaskError if the model is an encoder, which can't generate text."""
+        self._builder.check_answers()
+
     def save_prefix_cache(self, path: str | Path) -> "Saved":
         """Write the cached prefixes to a file; PrefixFileError if that can't be done.
 

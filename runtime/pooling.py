@@ -56,8 +56,9 @@ def choose_pooling(
                 + " or ".join(map(repr, KINDS))
             )
     elif kind not in KINDS:
+        names = ", ".join((*KINDS, "rank"))
         raise InvalidParameterError(
-            f"pooling={kind!r}: must be one of {', '.join(KINDS)}, rank, or None for the model's own"
+            f"pooling={kind!r}: must be one of {names}, or None for the model's own"
         )
     if not isinstance(normalize, bool):
         raise InvalidParameterError(f"normalize={normalize!r}: must be True or False")
@@ -123,8 +124,8 @@ class Pooler:
         vector = vector[: self.pooling.dimensions]
         if not np.isfinite(vector).all():
             raise LlambaError(
-                "the model gave numbers that are infinite or undefined, so no embedding or score: the "
-                "file is damaged, or its values are out of range"
+                "the model gave numbers that are infinite or undefined, so no embedding or score: "
+                "the file is damaged, or its values are out of range"
             )
         length = float(np.sqrt(np.square(vector).sum()))
         if self.pooling.normalize and length > 0:

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from ..models.chat import ChatTemplate
     from .reranking import Ranking
 
-_ENDPOINTS = {"rerank()": "rerank", "embed()": "embeddings"}
 MAX_PRIORITY = 100
 _NOTHING = SamplingParams(max_tokens=0, temperature=0, seed=0)  # to sample
 
@@ -142,11 +141,7 @@ class RequestBuilder:
         """Raise UnsupportedTaskError if the model can't generate text."""
         if self._loaded.config.whole_prompts:
             architecture = self._loaded.gguf.metadata.get("general.architecture")
-            use = "rerank()" if self._heads.num_labels else "embed()"
-            raise UnsupportedTaskError(
-                f"the model (architecture {architecture}) is an encoder and can't generate text: "
-                f"use {use}, llamba {use[:-2]} or /v1/{_ENDPOINTS[use]}, or load another model"
-            )
+            raise no_text(str(architecture), self._heads.num_labels)
 
     @cached_property
     def _heads(self) -> Heads:
@@ -286,6 +281,15 @@ class RequestBuilder:
                 f"the prompt has {num_characters:,} characters, but context_length is "
                 f"{self._context_length} tokens of at most {longest} characters: shorten the prompt"
             )
+
+
+def no_text(architecture: str, num_labels: int) -> UnsupportedTaskError:
+    """What an encoder says when text is wanted of it."""
+    command, path = ("rerank", "rerank") if num_labels else ("embed", "embeddings")
+    return UnsupportedTaskError(
+        f"the model (architecture {architecture}) is an encoder and can't generate text: use "
+        f"{command}(), llamba {command} or /v1/{path}, or load another model"
+    )
 
 
 def _cut(ids: list[int], most: int, keep_last: bool) -> list[int]:

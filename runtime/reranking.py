@@ -178,9 +178,9 @@ def ranking_of(
         return Ranking(_pooling(heads.kind, score), template, in_template)
     if not in_template:
         raise UnsupportedTaskError(
-            f"the model (architecture {architecture}) is no reranker: it has neither a classifier's "
-            "head (cls.output) nor a rerank template; load a reranker, such as bge-reranker or "
-            "Qwen3-Reranker, or compare embeddings"
+            f"the model (architecture {architecture}) is no reranker: it has neither a "
+            "classifier's head (cls.output) nor a rerank template; load a reranker, such as "
+            "bge-reranker or Qwen3-Reranker, or compare embeddings"
         )
     answers = tuple(_only_token(tokenizer, word) for word in ("yes", "no"))
     return Ranking(

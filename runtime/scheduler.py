@@ -73,8 +73,7 @@ class Scheduler:
         max_tokens: of a step.
         max_sequences: that run at the same time; not more than the program takes segments.
         max_logits: rows of logits of a step.
-        whole_prompts: a sequence is a text whose tokens all run in one step, and that is all: no
-            token is generated, no page is shared.
+        whole_prompts: texts run whole in a step; no token is generated, no page is shared.
 
     If a step fails, remove() the sequences of its schedule (or some of them) and go on; a schedule
     that is not committed has changed nothing but who has pages.
@@ -143,8 +142,8 @@ class Scheduler:
         )
         assert sequence.state is SequenceState.WAITING and sequence.rank == (0, 0), "added twice"
         other = sequence.wait_for
-        assert not self.whole_prompts or (other is None and not sequence.max_new_tokens)
-        assert not (self.whole_prompts and sequence.all_logits), "logits come in rows of a few"
+        more = other is not None or sequence.max_new_tokens or sequence.all_logits
+        assert not (self.whole_prompts and more), "of whole prompts only hidden states are made"
         assert other is None or other.rank != (0, 0), "wait_for was not added"
         arrival = self._step + sequence.priority * AGING_STEPS
         sequence.rank = (arrival, next(self._arrivals))
@@ -224,9 +223,7 @@ class Scheduler:
 
     def _choose_decoding(self) -> list[Sequence]:
         """The sequences that get one token, by rank; in turns if there are more than may."""
-        if self.whole_prompts:
-            return []
-        decoding = [s for s in self._running if s.num_pending == 1]
+        decoding = [s for s in self._running if s.num_pending == 1 and not self.whole_prompts]
         limit = min(self.max_tokens, self.max_logits)
         if len(decoding) < limit:
             return decoding

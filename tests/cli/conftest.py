@@ -86,6 +86,9 @@ class FakeLLM:
             delta,
         )
 
+    def check_generates(self) -> None:
+        pass
+
     def close(self) -> None:
         self.closed = True
 

@@ -97,6 +97,7 @@ def test_every_text_runs_whole(llm: LLM, program: Encoder) -> None:
     outputs = llm.embed(inputs, normalize=False)
     for ids, output in zip(inputs, outputs, strict=True):
         states = [program.state_of(ids, i) for i in range(len(ids))]
+        assert output.embedding is not None
         np.testing.assert_allclose(output.embedding, np.mean(states, axis=0), rtol=1e-5, atol=1e-6)
     run = [text for step in program.segments for text in step]
     assert sorted(run) == sorted(inputs)
@@ -110,6 +111,7 @@ def test_single_states_need_the_whole_text_too(llm: LLM, program: Encoder, pooli
     ids = list(range(33))
     [output] = llm.embed(ids, pooling=pooling, normalize=False)
     at = 0 if pooling == "cls" else 32
+    assert output.embedding is not None
     np.testing.assert_allclose(output.embedding, program.state_of(ids, at), rtol=1e-6)
     assert program.segments == [[ids]]
 

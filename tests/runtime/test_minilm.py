@@ -116,12 +116,20 @@ def cosines(a: NDArray, b: NDArray) -> NDArray:
 
 
 def test_equals_the_published_model(llm: LLM, real: Real) -> None:
-    """Beside each other, alone, and in both layouts of a step."""
+    """Beside each other, alone, and in both layouts of a step.
+
+    With Q8_0 weights and int8 activations all but "?!" reach 0.999 as well; llama.cpp on the same
+    file has 0.9975 there.
+    """
     together = vectors(llm, TEXTS)
     assert together.shape == (len(TEXTS), 384) and np.isfinite(together).all()
-    assert cosines(together, real.expected).min() >= 0.999
     alone = np.concatenate([vectors(llm, [text]) for text in TEXTS])
-    assert cosines(alone, real.expected).min() >= 0.999
+    for found in (together, alone):
+        scores = cosines(found, real.expected)
+        if llm.config.activations == "float32":
+            assert scores.min() >= 0.99999
+        else:
+            assert np.sort(scores)[1] >= 0.999 and scores.min() >= 0.997
     assert llm.context_length == 512 and len(llm.tokenizer.encode(TEXTS[-1])) > 400
 
 

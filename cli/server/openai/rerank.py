@@ -33,7 +33,7 @@ def texts(value: Any) -> list[str] | None:
         return None
     if not isinstance(value, list) or not value:
         raise PydanticCustomError("documents", "must be a list of at least one text")
-    found = [each.get("text") if isinstance(each, dict) else each for each in value]
+    found: list[Any] = [each.get("text") if isinstance(each, dict) else each for each in value]
     for i, text in enumerate(found):
         if not isinstance(text, str) or not text:
             raise PydanticCustomError(
