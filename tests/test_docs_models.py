@@ -82,6 +82,10 @@ def tiny_models(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 def test_counts(tiny_models: dict[str, Any]) -> None:
     assert f"{len(tiny_models)} for the {len(ARCHITECTURES)} architectures" in TEXT
     assert f"All {len(PRE_TOKENIZERS)} names of `tokenizer.ggml.pre`" in TEXT
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"[{len(ARCHITECTURES)} architectures](docs/MODELS.md)" in readme
+    ways = f"{len(TOOL_FORMATS)} ways of writing tool calls, {len(REASONING_FORMATS)} of thinking"
+    assert ways in readme
 
 
 def test_every_architecture_has_a_tiny_model(tiny_models: dict[str, Any]) -> None:
