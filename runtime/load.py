@@ -12,8 +12,8 @@ from ..errors import ChatTemplateError, InvalidParameterError
 from ..models.gguf import GGUFFile
 from ..models.lora import Adapter
 from ..models.weights import Weights
-from .batch import PAGE_SIZE
 from .adapter_set import AdapterSet, Lora, read_adapters
+from .batch import PAGE_SIZE
 from .cache import CACHE_TYPES, kv_bytes_per_page
 from .config import (
     DEFAULT_MAX_SEQUENCES,
@@ -270,6 +270,6 @@ def _template_source(chat_template: str | None) -> str | None:
     except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a null byte in the name
         why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise InvalidParameterError(
-            f"chat_template={chat_template!r}: neither Jinja text, nor a readable file ({why}), nor "
-            f"the name of a built-in template: {', '.join(BUILTIN_TEMPLATES)}"
+            f"chat_template={chat_template!r}: neither Jinja text, nor a readable file ({why}), "
+            f"nor the name of a built-in template: {', '.join(BUILTIN_TEMPLATES)}"
         ) from error

@@ -51,8 +51,8 @@ LLAMA_CPP = 1e-4
 # The kernels' exact path: float32 throughout, K and V included.
 EXACT = 1e-4
 # Where a quantized matrix's input is rounded to int8: how much further off than the reference is
-# when it rounds so, too. Different roundings of one size scatter, most where a router hardly prefers
-# one expert to another; a wrong tensor gives 30 times.
+# when it rounds so, too. Different roundings of one size scatter, most where a router hardly
+# prefers one expert to another; a wrong tensor gives 30 times.
 SCATTER = 2.0
 # What that rounding may do to the logits for it to be a measure at all.
 MOST_ROUNDING = 0.1

@@ -64,6 +64,7 @@ def expected_of(llm: LLM, task: str, ids: NDArray[np.int32]) -> NDArray[np.float
 
 ENCODERS = ["bert", "bert-rank", "nomic-bert", "modern-bert", "modern-bert-rank"]
 ENCODERS += ["gemma-embedding", "qwen3-embedding", "qwen3-rank"]
+ENCODERS += ["eurobert", "llama-embed", "jina-bert-v2", "jina-bert-v2-fused"]
 
 
 @pytest.mark.kernels
