@@ -42,7 +42,8 @@ def read_experts(
     own_dim = _columns(tensors, f"{first}ffn_down_exps.weight", ffn_dim)
     own_dim = reader.count("expert_feed_forward_length", own_dim)
     shared = reader.count("expert_shared_count", 0, zero=True) * own_dim
-    shared = _columns(tensors, f"{first}ffn_down_shexp.weight", shared) if not shared else shared
+    shared = reader.count("expert_shared_feed_forward_length", shared, zero=True)
+    shared = _columns(tensors, f"{first}ffn_down_shexp.weight", shared)
     groups, groups_used = _groups(reader, count, used)
     return Experts(
         count=count,
@@ -53,7 +54,7 @@ def read_experts(
         scale=reader.number("expert_weights_scale", 1.0, zero=True) or 1.0,
         groups=groups,
         groups_used=groups_used,
-        shared_ffn_dim=reader.count("expert_shared_feed_forward_length", shared, zero=True),
+        shared_ffn_dim=shared,
     )
 
 
@@ -61,7 +62,9 @@ def read_latent(
     reader: MetadataReader, tensors: "Mapping[str, TensorInfo]", rope_dim: int
 ) -> Latent:
     """Latent attention's numbers; the file's tensors tell which of its two forms it has."""
+    # Some files have both forms' tensors, but this key only if they mean the newer one.
     absorbed = "blk.0.attn_k_b.weight" in tensors
+    absorbed = absorbed and reader.value("attention.key_length_mla") is not None
     q_rank = reader.count("attention.q_lora_rank", 0, zero=True)
     key_dim = reader.count("attention.key_length_mla" if absorbed else "attention.key_length")
     if rope_dim >= key_dim:
@@ -79,7 +82,7 @@ def read_latent(
 
 
 def _columns(tensors: "Mapping[str, TensorInfo]", name: str, default: int) -> int:
-    """A tensor's row length: old files don't have the key that says it."""
+    """A tensor's row length: some files don't have the key that says it, or count otherwise."""
     info = tensors.get(name)
     return default if info is None else info.shape[-1]
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..errors import InvalidModelFileError, UnsupportedModelError
-from .architecture import Activation, Architecture, Placement, QKNorm
+from .architecture import Activation, Architecture, FeedForward, Placement, QKNorm
 from .architectures import ARCHITECTURES
 from .metadata_reader import MetadataReader
 from .tensor_plan import layer_name
@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 _KINDS = {
     "a recurrent model (state space or RWKV)": ("mamba mamba2 rwkv6 rwkv6qwen2 rwkv7 arwkv7"),
     "a hybrid of attention and recurrent layers": (
-        "jamba falcon-h1 qwen3next qwen35 qwen35moe qwen4exp clef granitehybrid nemotron_h "
+        "jamba falcon-h1 qwen3next qwen35 qwen35moe qwen4exp granitehybrid nemotron_h "
         "nemotron_h_moe lfm2 lfm2moe kimi-linear kimi-k3 plamo2 bailingmoe3 minimax-01 glm5-next"
     ),
+    "a model with sparse attention": "deepseek32 deepseek4 glm-dsa",
     "an encoder-decoder model": "t5 t5encoder",
     "a vision or audio encoder, a part of another model": "clip mmproj",
     "a speech model": "wavtokenizer-dec qwen3tts pockettts whisper",
@@ -41,6 +42,9 @@ _ACTIVATIONS = {
     "relu": Activation.RELU,
     "reglu": Activation.RELU,
 }
+
+# Optional tensors that all layers have if the first has them.
+_DECIDED = ("ffn_norm", "ffn_gate", "attn_q_norm", "attn_k_norm")
 
 
 def architecture_of(gguf: "GGUFFile") -> Architecture:
@@ -81,15 +85,23 @@ def resolve_architecture(declared: Architecture, gguf: "GGUFFile") -> Architectu
     if reader.value("use_parallel_residual") is not None:
         parallel = reader.flag("use_parallel_residual", True)
         placement = Placement.PARALLEL if parallel else Placement.PRE
+    feed_forward = declared.feed_forward
+    up = gguf.tensors.get(layer_name(declared, 0, "ffn_up"))
+    if lacks("ffn_gate") and up is not None:  # the gate is in ffn_up's rows, or there is none
+        plain = up.shape[0] == reader.count("feed_forward_length")
+        feed_forward = FeedForward.PLAIN if plain else FeedForward.FUSED
     names = dict(declared.tensor_names)
-    if layer_name(declared, 0, "attn_norm_2") in gguf.tensors:  # Falcon 40B: a norm for each block
+    second = layer_name(declared, 0, "attn_norm_2") in gguf.tensors
+    if placement is Placement.PARALLEL and second:  # Falcon 40B: a norm for each block
         names |= {"attn_norm": "attn_norm_2", "ffn_norm": "attn_norm"}
     named = reader.word("hidden_activation", _ACTIVATIONS, ", ".join(_ACTIVATIONS))
     return replace(
         declared,
         placement=placement,
+        feed_forward=feed_forward,
         qk_norm=QKNorm.NONE if lacks("attn_q_norm") else declared.qk_norm,
         activation=declared.activation if named is None else _ACTIVATIONS[named],
+        optional=tuple(name for name in declared.optional if name not in _DECIDED),
         tensor_names=names,
         causal=reader.flag("attention.causal", declared.causal),
         token_types=declared.token_types and "token_types.weight" in gguf.tensors

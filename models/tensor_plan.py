@@ -41,6 +41,7 @@ def expected_tensors(
     for index, layer in enumerate(numbers.layers):
         for tensor, shape in _layer_tensors(architecture, numbers, index, present).items():
             needed = tensor not in architecture.optional
+            needed = needed or (tensor == "attn_norm" and index > 0)  # only the first may lack it
             yield layer_name(architecture, index, tensor), shape, needed
             of_heads = len(shape) == 2 and tensor.endswith("_norm")  # a weight for each head
             if tensor not in _UNBIASED and not of_heads:

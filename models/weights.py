@@ -95,15 +95,19 @@ class Weights:
             if needed or name in present:
                 self._check_tensor(name, shape)
         for name in present - known:
-            if not _IGNORED.search(name) and not self._of_unused_layer(name):
+            if not _IGNORED.search(name) and not self._not_used(name):
                 raise UnsupportedModelError(
                     f"{self.gguf.path}: tensor {name} is not part of architecture "
                     f"{self.architecture.name!r} as it is run here; "
                     "the model would answer wrongly without it"
                 )
 
-    def _of_unused_layer(self, name: str) -> bool:
-        """Whether only speculation would use its layer, or its layer uses another one's keys."""
+    def _not_used(self, name: str) -> bool:
+        """Whether a layer's tensor has no place in the forward pass.
+
+        Only speculation would use the layer, the layer reads another one's keys and values, or the
+        tensor is the other form of latent attention.
+        """
         found = re.match(r"blk\.(\d+)\.(\w+)", name)
         if not found:
             return False
@@ -111,6 +115,8 @@ class Weights:
         further = self.gguf.metadata.get(f"{self.architecture.name}.nextn_predict_layers", 0)
         if layer >= len(layers):
             return layer < len(layers) + further
+        if (latent := self.hyperparameters.latent) is not None:
+            return found[2] in (("attn_kv_b",) if latent.absorbed else ("attn_k_b", "attn_v_b"))
         return found[2] in ("attn_k", "attn_v", "attn_k_norm") and layers[layer].cache != layer
 
     def _check_tensor(self, name: str, shape: tuple[int, ...]) -> None:

@@ -8,13 +8,22 @@ from .kernels.records import FLOAT, NATURAL, PAIR16, PAIR32
 
 
 class Arena:
-    """Keeps buffers alive as long as records hold their addresses."""
+    """Keeps buffers alive as long as records hold their addresses.
 
-    def __init__(self) -> None:
+    Args:
+        dry: only count: addresses are numbers that nothing is at.
+    """
+
+    def __init__(self, *, dry: bool = False) -> None:
         self._buffers: list[np.ndarray] = []
+        self.dry = dry
+        self.counted = 0  # bytes that may come to be touched, of a dry one
 
-    def allocate(self, num_bytes: int, *, zeroed: bool = False) -> int:
-        """Address of `num_bytes` bytes, 64-byte aligned."""
+    def allocate(self, num_bytes: int, *, zeroed: bool = False, touched: int = -1) -> int:
+        """Address of `num_bytes` bytes, 64-byte aligned; of them `touched` are ever used."""
+        if self.dry:
+            self.counted += (num_bytes if touched < 0 else touched) + 64
+            return 64 * self.counted  # different ones
         buffer = (np.zeros if zeroed else np.empty)(num_bytes + 64, np.uint8)
         self._buffers.append(buffer)
         return -(-buffer.ctypes.data // 64) * 64
@@ -25,6 +34,10 @@ class Arena:
 
     def keep(self, array: np.ndarray) -> int:
         """Address of a contiguous array that lives as long as the arena."""
+        if self.dry:
+            if array.dtype != np.uint8:  # not a tensor, which lies in the file
+                self.counted += array.nbytes
+            return 64 * self.counted
         array = np.ascontiguousarray(array)
         self._buffers.append(array)
         return array.ctypes.data

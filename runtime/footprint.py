@@ -1,13 +1,17 @@
 """What a model takes in memory: mapped weights, KV pages, and the activations of a step."""
 
-from ..models.architecture import Placement
-from ..models.weights import Weights, expected_tensors
-from ..quant import format_of
-from .cache import kv_bytes_per_page
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..models.weights import Weights
+from .arena import Arena
+from .cache import KVCache, kv_bytes_per_page
 from .config import EngineConfig, num_pages_for
-from .kernels.records import ACTIVATION_ORDER, FLOAT, MAX_ROWS, SPLIT_PAGES, TILE_ROWS
+from .kernels.records import SPLIT_PAGES
 from .memory import MemoryNeed
-from .step import slots_of
+from .rope_table import RopeTables
 
 
 def memory_need(weights: Weights, config: EngineConfig) -> MemoryNeed:
@@ -20,64 +24,43 @@ def memory_need(weights: Weights, config: EngineConfig) -> MemoryNeed:
     )
 
 
+class _Shapes(Weights):
+    """Weights whose values don't matter."""
+
+    def f32(self, name: str) -> NDArray[np.float32]:
+        """Zeros that take no memory, of the tensor's shape."""
+        return _zeros(self.tensor(name).shape)
+
+
+@lru_cache
+def _zeros(shape: tuple[int, ...]) -> NDArray[np.float32]:
+    return np.broadcast_to(np.float32(0), shape)
+
+
 def arena_bytes(weights: Weights, config: EngineConfig) -> int:
     """Memory of a program beside KV that may come to be touched: activations, logits, tables.
 
-    It follows what build_program and runtime/lowering*.py allocate; a test compares them.
+    Counted by lowering the model into an arena that holds nothing.
     """
-    from ..quant.target import target
     from .forward import MAX_LOGITS
+    from .layouts import lower
 
-    n, lanes = weights.hyperparameters, target().lanes
-    exact = config.activations == "float32"
-    plain = exact or config.deterministic or config.max_sequences <= 2
-    rows = MAX_ROWS if plain else MAX_ROWS + _FEWER_ROWS
-    slots = 0
-    if not config.deterministic:
-        slots = slots_of(-(-config.max_tokens // lanes) * lanes, lanes)
-    first = n.layers[0]
-    q_dim, kv_dim = first.num_heads * first.key_dim, first.num_kv_heads * first.key_dim
-    rotations = {id(r): r for layer in n.layers if (r := layer.rotation) is not None}
-    angles = sum(r.dim for r in rotations.values())
-    sandwich = weights.architecture.placement is Placement.SANDWICH
-    hidden = n.dim * (2 if sandwich else 1)
-    floats = hidden + q_dim + 2 * kv_dim + 2 * first.ffn_dim
-    splits = -(-num_pages_for(config.max_sequence_length) // SPLIT_PAGES)
-    attention = 4 * splits * first.num_heads * (first.key_dim + 16)  # pieces that are merged
-    packed = min(slots, config.max_sequences * lanes)  # tokens of a step whose attention is split
-    token = 4 * floats + _input_bytes(weights, exact=exact)
-    in_rows = rows * (token + attention + 6 * n.dim)
-    in_lanes = slots * (token + 4 * (2 * q_dim + angles)) + packed * attention
-    logits = 4 * n.vocab_size * MAX_LOGITS
-    scratch = config.num_threads * (TILE_ROWS * 4 + 16) * max(n.dim, first.ffn_dim, q_dim)
-    tables = 4 * angles * config.max_sequence_length
-    return in_rows + in_lanes + logits + scratch + tables + _small(weights)
-
-
-# Tokens of the layouts for 2, 4 and 8 tokens together.
-_FEWER_ROWS = 14
-
-# Matrices of a layer that read the same input.
-_READERS = (("attn_q", "attn_k", "attn_v"), ("attn_output",), ("ffn_gate", "ffn_up"), ("ffn_down",))
-
-
-def _input_bytes(weights: Weights, *, exact: bool) -> int:
-    """Bytes a token takes as input of matmuls: a buffer for each set of orders that occurs."""
-    n, inputs = weights.hyperparameters, set()
-    for layer in range(n.num_layers):
-        for parts in _READERS:
-            infos = [weights.tensor(f"blk.{layer}.{part}.weight") for part in parts]
-            names = (format_of(info.type_id, info.name).name.lower() for info in infos)
-            orders = {FLOAT if exact else ACTIVATION_ORDER.get(name, FLOAT) for name in names}
-            inputs.add((parts, infos[0].shape[1], frozenset(orders)))
-    total = 0
-    for _, columns, orders in inputs:
-        total += columns * (4 if FLOAT in orders else 0)  # as it is
-        total += columns * 11 // 8 if orders - {FLOAT} else 0  # int8, scales, sums
-    return total
-
-
-def _small(weights: Weights) -> int:
-    """Norms and biases as float32, for both layouts."""
-    tensors = expected_tensors(weights.architecture, weights.hyperparameters)
-    return 2 * sum(4 * shape[0] for _, shape, needed in tensors if needed and len(shape) == 1)
+    longest = config.max_sequence_length
+    numbers = weights.hyperparameters.for_context(longest)
+    arena, ropes = Arena(dry=True), RopeTables()
+    cache = KVCache(numbers, 1, config.cache_type)
+    layouts = lower(
+        _Shapes(weights.architecture, numbers, weights.gguf),
+        arena,
+        cache,
+        ropes,
+        logits := np.empty((MAX_LOGITS, numbers.vocab_size), np.float32),
+        exact=config.activations == "float32",
+        deterministic=config.deterministic,
+        max_tokens=config.max_tokens,
+        max_sequences=config.max_sequences,
+        max_splits=-(-num_pages_for(longest) // SPLIT_PAGES),
+    )
+    cache.close()
+    scratch = config.num_threads * layouts.scratch_bytes
+    return arena.counted + logits.nbytes + scratch + ropes.num_bytes(longest)

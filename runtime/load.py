@@ -205,6 +205,7 @@ def _build(
         activations=config.activations,
         cache_type=config.cache_type,
         deterministic=config.deterministic,
+        context_length=config.max_sequence_length,
         adapters=adapters,
         progress=None if progress is None else partial(progress, "compile"),
     )

@@ -16,6 +16,7 @@ from .lowering_base import Builder
 from .lowering_experts import ExpertsLowering
 from .lowering_ffn import DenseLowering, Result
 from .lowering_latent import LatentLowering
+from .lowering_per_layer import PerLayerLowering
 from .placement import Block, enter, leave, norm_add
 from .program import Op
 from .rope_table import RopeTables
@@ -46,6 +47,7 @@ class Lowering(Builder):
         width: int = 0,
         hidden: int = 0,
         max_splits: int = 1,
+        packed: int = 0,
         adapters: "AdapterWeights | None" = None,
     ) -> None:
         super().__init__(
@@ -58,12 +60,14 @@ class Lowering(Builder):
             lanes=lanes,
             width=width,
             hidden=hidden,
+            packed=packed,
             adapters=adapters,
         )
         self.logits = logits
         latent = self.numbers.latent is not None
         lowering = LatentLowering if latent else AttentionLowering
         self._attention = lowering(self, max_splits=max_splits)
+        self._per_layer = PerLayerLowering(self) if self.numbers.per_layer_dim else None
         numbers, beside = self.numbers, self.architecture.parallel_experts
         dense = [n.ffn_dim for n in numbers.layers if beside or not n.experts]
         self._dense = DenseLowering(self, max(dense, default=0))
@@ -76,9 +80,26 @@ class Lowering(Builder):
     def body(self) -> list[Op]:
         """Token ids -> the last hidden state."""
         ops = [*self._embed(), *self._attention.tables()]
+        ops += self._per_layer.embed() if self._per_layer else []
+        counted: dict[object, list[int]] = {}  # by layers of the same form, where that is all
         for layer in range(self.numbers.num_layers):
-            ops += self._layer(layer) + self._scale_output(layer)
+            before, form = self.arena.counted, self._form(layer) if self.arena.dry else layer
+            if len(found := counted.setdefault(form, [])) == 2:  # the first also made buffers
+                self.arena.counted += found[1]
+                continue
+            ops += self._layer(layer)
+            ops += self._per_layer.layer(layer) if self._per_layer else []
+            ops += self._scale_output(layer)
+            found.append(self.arena.counted - before)
         return ops
+
+    def _form(self, layer: int) -> object:
+        """Equal for layers that take equal memory."""
+        n, prefix = self.numbers.layers[layer], f"blk.{layer}."
+        numbers = n.num_heads, n.num_kv_heads, n.key_dim, n.value_dim, n.window, n.cache == layer
+        tensors = self.weights.gguf.tensors.items()
+        parts = [(name[len(prefix) :], i) for name, i in tensors if name.startswith(prefix)]
+        return numbers, id(n.rotation), tuple((name, i.type_id, i.shape) for name, i in parts)
 
     def _embed(self) -> list[Op]:
         n, info = self.numbers, self.weights.tensor("token_embd.weight")

@@ -47,7 +47,9 @@ class AttentionLowering:
         # Each head's pieces: maximum, sum, padding, then the values; split by split, so that memory
         # is committed for as many splits as the longest sequence had.
         largest = max(self._split_stride(layer) for layer in layers)
-        self._partial = builder.arena.allocate(max_splits * largest)
+        size = max_splits * largest
+        touched = size // builder.capacity * builder.packed
+        self._partial = builder.arena.allocate(size, touched=touched)
         if builder.lanes:
             self._attended = builder.buffer(max(n.num_heads * n.value_dim for n in layers))
             self._q_rows = builder.buffer(max(n.num_heads * n.key_dim for n in layers))

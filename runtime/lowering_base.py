@@ -25,7 +25,8 @@ class Builder:
 
     In the layout of rows (lanes=0) a token is a row of each buffer; matmuls take one after the
     other (width=0), or `width` at once. In lanes, `capacity` is a multiple of `lanes` and counts
-    the empty ones of partly filled blocks.
+    the empty ones of partly filled blocks. `packed`: of how many tokens at most the attention is
+    in pieces; 0: all.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Builder:
         lanes: int,
         width: int = 0,
         hidden: int = 0,
+        packed: int = 0,
         adapters: "AdapterWeights | None" = None,
     ) -> None:
         self.adapters = adapters
@@ -48,6 +50,7 @@ class Builder:
         self.numbers, self.architecture = weights.hyperparameters, weights.architecture
         self.exact, self.capacity, self.lanes, self.width = exact, capacity, lanes, width
         self.kind = "lanes" if lanes else "rows"
+        self.packed = packed or capacity
         # What a block gives is added to the hidden state at once, or normed before it is added.
         normed = Placement.SANDWICH, Placement.POST
         self.block_residual = self.architecture.placement not in normed
@@ -198,10 +201,10 @@ class Builder:
         which matrix of a tensor of three dimensions.
         """
         info, order = self.matrix(name), self.order(name, source.columns)
-        columns = info.shape[-1]
-        first, count_rows = rows or (0, info.shape[-2] if len(info.shape) > 1 else 1)
+        *_, num_rows, columns = (1, *info.shape)
+        first, count_rows = rows or (0, num_rows)
         fmt = format_of(info.type_id, name)
-        skipped = (part * info.shape[-2] if part else 0) + first
+        skipped = (part or 0) * num_rows + first
         assert columns_at + columns <= source.columns, name
         file, kind = ("matmul_lanes", "lanes") if self.lanes else ("matmul", "rows")
         if order == FLOAT:

@@ -74,7 +74,7 @@ class Program:
         bodies: the ops up to the last hidden state, in layouts of rows by the most tokens that they
             take, and in lanes (key LANES) for more and for chunks.
         tails: from there to so many rows of logits at most, by that number; by its negative where
-            the hidden state is in lanes.
+            the hidden state is in lanes. Encoders have none.
         logits: float32 (most rows of a step, vocab_size): where the ops put the logits.
         hidden: where the bodies put the last hidden state.
         causal: False: a token sees its whole segment, which must be all of a text.
@@ -150,6 +150,7 @@ class Program:
         if self._adapted is not None and (active := active_adapters(batch)):
             body, tail = (partial(records.of, active) for records in self._adapted)
         self._run(body(self._limit(count) if as_rows else LANES))
+        assert self.causal or not num_outputs, "an encoder gives hidden states only"
         if num_outputs:
             limit = self._limit(num_outputs)
             self._run(tail(limit if as_rows else -limit))

@@ -51,6 +51,13 @@ class RopeTables:
         self._tables[key] = np.ascontiguousarray(table, np.float32)
         self._cells[key][0] = self._tables[key].ctypes.data
 
+    def num_bytes(self, length: int) -> int:
+        """What the tables take when they hold so many positions."""
+        reached = self._length
+        while reached < length:
+            reached *= 2
+        return sum(table.nbytes for table in self._tables.values()) // self._length * reached
+
     def reach(self, length: int) -> None:
         """Make every table hold positions 0..length-1."""
         if length <= self._length:

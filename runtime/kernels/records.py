@@ -66,26 +66,25 @@ COMBINE = _offsets(
     "Combine",
     _OP + _ACT + _SEEN + "partial split_stride num_heads head_dim out out_stride sinks",
 )
-# Without `up`: f(gate) if `alone`, else gate as it is. `token_gate`: 0, or where each token's float32
-# is whose sigmoid multiplies it.
+# Without `up`: f(gate) if `alone`, else gate as it is. `token_gate`: 0, or where each token's
+# float32 is whose sigmoid multiplies it.
 ACTIVATE = _offsets("Activate", _OP + _ACT + "gate up stride columns kind alone token_gate")
-# Router logits to experts. `stride`: as of a matmul's result. `out_experts` (int64) and `out_weights`
-# (float32): [token][used], best first. The pairs of token and rank, numbered so, sorted by expert,
-# are `slots` (int64); in lanes an expert's fill whole blocks, the last one repeated. `active`: for
-# each expert that was chosen its number, its first slot (block), and how many. `cells`: how many of
-# those there are, and how many slots.
+# Router logits to experts. `stride`: as of a matmul's result. `out_experts` (int64) and
+# `out_weights` (float32): [token][used], best first. The pairs of token and rank, numbered so,
+# sorted by expert, are `slots` (int64); in lanes an expert's fill whole blocks, the last one
+# repeated. `active`: for each expert that was chosen its number, its first slot (block), and how
+# many. `cells`: how many of those there are, and how many slots.
 ROUTE = _offsets(
     "Route",
     _OP + "logits stride num_experts used gating normalize groups groups_used scale select_bias "
     "expert_scale lanes out_experts out_weights slots active cells",
 )
-# A matmul of each chosen expert's own matrix. `divide`: a pair's row of the input is its number over
-# this (its token, or itself). `by_pair`: in lanes, results go to rows of pairs.
+# A matmul of each chosen expert's own matrix. `divide`: a pair's row of the input is its number
+# over this (its token, or itself). `by_pair`: in lanes, results go to rows of pairs.
 EXPERTS = _offsets(
     "Experts",
-    _OP
-    + "weight row_bytes num_rows columns chunk q q_stride scale scale_stride sums out out_stride "
-    "bias expert_bytes divide by_pair slots active cells",
+    _OP + "weight row_bytes num_rows columns chunk q q_stride scale scale_stride sums out "
+    "out_stride bias expert_bytes divide by_pair slots active cells",
 )
 # In lanes: the activations of the slots' tokens, from and to arrays [block][words][lane].
 REGROUP = _offsets(

@@ -146,6 +146,9 @@ def test_what_a_declaration_leaves_open_is_settled_by_the_tensors() -> None:
     assert not resolved("qwen2", attention__causal=False).causal
     assert not resolved("bert").token_types
     assert resolved("falcon", "attn_norm_2").tensor_names["ffn_norm"] == "attn_norm"
+    # What the first layer has, the others need.
+    assert small.optional == large.optional == ()
+    assert resolved("gemma4", "attn_v").optional == ("attn_v", "layer_output_scale")
 
 
 @pytest.mark.parametrize(
@@ -228,6 +231,34 @@ def test_what_text_does_not_need_is_ignored(name: str, tiny_gguf: Tiny) -> None:
     gguf = GGUFFile.open(tiny_gguf())
     gguf.tensors[name] = f32_tensor(name, np.ones(64))
     assert name not in {planned for planned, _, _ in expected_tensors(*of(Weights.open(gguf)))}
+
+
+def test_both_forms_of_latent_attention_in_one_file() -> None:
+    keys = {"attention.key_length": 32, "attention.value_length": 16, "attention.kv_lora_rank": 16}
+    keys |= {"block_count": 1, "embedding_length": 64, "feed_forward_length": 32}
+    keys |= {"attention.head_count": 2, "context_length": 64, "rope.dimension_count": 16}
+    newer = {"attention.key_length_mla": 32, "attention.value_length_mla": 16}
+    shapes: dict[str, tuple[int, ...]] = {
+        "attn_norm": (64,), "attn_q": (64, 64), "attn_kv_a_mqa": (32, 64), "attn_kv_a_norm": (16,),
+        "attn_kv_b": (64, 16), "attn_k_b": (2, 16, 16), "attn_v_b": (2, 16, 16),
+        "attn_output": (64, 32), "ffn_norm": (64,), "ffn_gate": (32, 64), "ffn_up": (32, 64),
+        "ffn_down": (64, 32),
+    }  # fmt: skip
+    tensors = {f"blk.0.{name}.weight": shape for name, shape in shapes.items()}
+    tensors |= {"token_embd.weight": (9, 64), "output_norm.weight": (64,)}
+    for more, unused in (({}, "attn_k_b"), (newer, "attn_kv_b")):
+        values = keys | {"attention.layer_norm_rms_epsilon": 1e-6} | more
+        file = SimpleNamespace(
+            path=Path("made-up.gguf"),
+            metadata={f"deepseek2.{key}": value for key, value in values.items()}
+            | {"general.architecture": "deepseek2"},
+            tensors={name: f32_tensor(name, np.ones(shape)) for name, shape in tensors.items()},
+        )
+        weights = Weights.open(cast(GGUFFile, file))
+        latent = weights.hyperparameters.latent
+        assert latent is not None and latent.absorbed == bool(more)
+        planned = {name for name, _, _ in expected_tensors(*of(weights))}
+        assert f"blk.0.{unused}.weight" not in planned
 
 
 def test_layers_that_only_speculation_uses_are_ignored(tiny_gguf: Tiny) -> None:

@@ -41,7 +41,7 @@ def _load(name: str) -> ModuleType:
     return sys.modules[name]
 
 
-for _name in ("file", "model", "blocks", "dense", "encoders", "experts", "more"):
+for _name in ("file", "model", "blocks", "dense", "encoders", "experts", "more", "further"):
     _load(f"tiny_{_name}")
 catalogue, rounding = _load("tiny_catalogue"), _load("tiny_rounding")
 DECODERS = [name for name, tiny in catalogue.MODELS.items() if tiny.task == "logits"]
@@ -49,8 +49,9 @@ DECODERS = [name for name, tiny in catalogue.MODELS.items() if tiny.task == "log
 # Differences in units of the largest logit. llama.cpp computes in float32.
 LLAMA_CPP = 1e-4
 # The kernels keep K and V in float16: a value that float32 puts on the other side of a rounding
-# border moves by 2**-11, which one logit may show.
-EXACT, EXACT_MEAN = 5e-4, 5e-5
+# border moves by 2**-11, which one logit may show. Those of many layers add up as squares do; these
+# are for 8.
+EXACT, EXACT_MEAN, LAYERS = 5e-4, 5e-5, 8
 # Where a quantized matrix's input is rounded to int8: how much further off than the reference is
 # when it rounds so, too. Different roundings of one size scatter; a wrong tensor gives 30 times.
 SCATTER = 1.5
@@ -166,11 +167,6 @@ def in_company(program: Program, ids: NDArray[np.int32]) -> NDArray:
     return program.run(Batch(segments))[1:61].copy()
 
 
-def exactly(got: NDArray, expected: NDArray) -> None:
-    errors = np.abs(got - expected) / np.abs(expected).max(axis=1, keepdims=True)
-    assert errors.max() < EXACT and errors.mean() < EXACT_MEAN, (errors.max(), errors.mean())
-
-
 @pytest.mark.kernels
 @pytest.mark.parametrize(
     ("form", "activations"), [("F32", "float32"), ("mix", "float32"), ("mix", "int8")]
@@ -180,12 +176,20 @@ def test_kernels_equal_the_reference(cases: Cases, name: str, form: str, activat
     """By one prefill, token by token, and in a step with other sequences."""
     ids, expected = catalogue.token_ids(name), cases.exact(name, form)
 
+    weights = cases.weights(name, form)
+    more = max(1.0, float(np.sqrt(weights.hyperparameters.num_layers / LAYERS)))
+
+    def exactly(got: NDArray, expected: NDArray) -> None:
+        errors = np.abs(got - expected) / np.abs(expected).max(axis=1, keepdims=True)
+        assert errors.max() < EXACT * more, errors.max()
+        assert errors.mean() < EXACT_MEAN * more, errors.mean()
+
     def nearly(got: NDArray, expected: NDArray) -> None:
         errors = relative(got, expected)
         assert np.median(errors) < SCATTER * cases.rounding(name), errors
 
     close: Callable[[NDArray, NDArray], None] = nearly if activations == "int8" else exactly
-    with program_of(cases.weights(name, form), activations) as program:
+    with program_of(weights, activations) as program:
         close(in_chunks(program, ids, [len(ids)]), expected)
         close(in_chunks(program, ids, [1] * len(ids)), expected)
         close(in_company(program, ids), expected[:60])

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from llamba.models.architecture import Activation
 from llamba.runtime.kernels.records import (
     ACTIVATE,
     FLOAT,
@@ -14,10 +15,13 @@ from llamba.runtime.kernels.records import (
     NATURAL,
     NORM,
     NORM_ADD,
+    NORM_LAYER,
+    NORM_NONE,
+    NORM_RMS,
     PAIR16,
     PAIR32,
 )
-from llamba.runtime.kernels.reference import gelu, rms_norm, silu
+from llamba.runtime.kernels.reference_math import activate, gelu
 
 pytestmark = pytest.mark.kernels
 
@@ -109,11 +113,27 @@ def close(got: NDArray[np.float32], y: NDArray[np.float64]) -> None:
     assert (np.abs(got - y) <= 1e-6 * scale + 2e-6 * np.abs(y) + 1e-36).all()
 
 
+def norm(
+    x: NDArray[np.float32],
+    weight: NDArray[np.float32],
+    eps: float,
+    kind: int = NORM_RMS,
+    bias: NDArray[np.float32] | None = None,
+) -> NDArray[np.float64]:
+    y = x.astype(np.float64)
+    if kind == NORM_LAYER:
+        y = y - y.mean(axis=1, keepdims=True)
+    if kind != NORM_NONE:
+        y = y / np.sqrt(np.square(y).mean(axis=1, keepdims=True) + eps)
+    y = y * weight
+    return y if bias is None else y + bias
+
+
 @pytest.mark.parametrize("columns", COLUMNS)
 @pytest.mark.parametrize("tokens", [1, 2, 5, 8])
 def test_norm_rows(rig: ModuleType, tokens: int, columns: int) -> None:
     x, weight = inputs(tokens, columns), weights(columns)
-    y = rms_norm(x.astype(np.float64), weight.astype(np.float64), 1e-5)
+    y = norm(x, weight, 1e-5)
     for orders in (FLOAT, NATURAL | PAIR16 | FLOAT, PAIR32, NATURAL | PAIR32 | PAIR16):
         if orders & PAIR32 and columns % 128:
             continue
@@ -143,7 +163,7 @@ def test_norm_few(rig: ModuleType, tokens: int, columns: int, width: int) -> Non
     if width > rig.LANES:
         pytest.skip("a vector of this CPU holds fewer tokens")
     x, weight = inputs(tokens, columns), weights(columns)
-    y = rms_norm(x.astype(np.float64), weight.astype(np.float64), 1e-5)
+    y = norm(x, weight, 1e-5)
     for orders in (FLOAT, NATURAL | FLOAT, PAIR16):
         r = rig.Rig()
         out = r.buffers(tokens, columns, orders, lanes=False, width=width)
@@ -168,7 +188,7 @@ def test_norm_few(rig: ModuleType, tokens: int, columns: int, width: int) -> Non
 @pytest.mark.parametrize("tokens", [1, 9, 17, 40])
 def test_norm_lanes(rig: ModuleType, tokens: int, columns: int) -> None:
     x, weight = rig.padded(inputs(tokens, columns)), weights(columns)
-    y = rms_norm(x.astype(np.float64), weight.astype(np.float64), 1e-5)
+    y = norm(x, weight, 1e-5)
     for orders in (FLOAT, NATURAL | FLOAT, PAIR16):
         r = rig.Rig()
         out = r.buffers(tokens, columns, orders, lanes=True)
@@ -177,6 +197,7 @@ def test_norm_lanes(rig: ModuleType, tokens: int, columns: int) -> None:
             "norm:norm_lanes",
             NORM,
             x=r.last(rig.to_lanes(x)),
+            x_stride=columns,
             weight=r.last(weight),
             eps=1e-5,
             columns=columns,
@@ -189,11 +210,65 @@ def test_norm_lanes(rig: ModuleType, tokens: int, columns: int) -> None:
             check_lanes(rig, r, out, y)
 
 
+NORMS = [(NORM_RMS, True), (NORM_LAYER, False), (NORM_LAYER, True), (NORM_NONE, False)]
+
+
+@pytest.mark.parametrize("columns", [16, 48, 96, 576])
+@pytest.mark.parametrize("lanes", [False, True])
+@pytest.mark.parametrize(("kind", "biased"), NORMS)
+def test_norms_of_a_part_in_place(
+    rig: ModuleType, kind: int, biased: bool, lanes: bool, columns: int
+) -> None:
+    """Some columns of a wider buffer, of every kind; as floats, and as activations if that goes."""
+    tokens, width, r = 21, columns + 32, rig.Rig()
+    x, weight = inputs(tokens, width) + np.float32(0.5), weights(columns)
+    bias = weights(columns)[::-1] * np.float32(0.3) if biased else None
+    y = norm(x[:, :columns], weight, 1e-5, kind, bias)
+    given = rig.to_lanes(rig.padded(x)) if lanes else x
+    buffer = rig.Fenced(given.shape)
+    buffer.array[:] = given
+    orders = FLOAT if columns % 32 == 0 else 0
+    out = r.buffers(tokens, columns, orders, lanes=lanes)
+    r.set_step(num_tokens=tokens)
+    r.run(
+        f"norm:norm_{'lanes' if lanes else 'rows'}",
+        NORM,
+        x=buffer.at,
+        x_stride=width if lanes else 4 * width,
+        out=buffer.at,
+        kind=kind,
+        weight=r.last(weight),
+        bias=0 if bias is None else r.last(bias),
+        eps=1e-5,
+        columns=columns,
+        **out.fields(),
+    )
+    buffer.check()
+    got = rig.from_lanes(buffer.array)[:tokens] if lanes else buffer.array
+    np.testing.assert_array_equal(got[:, columns:], x[:, columns:])
+    # What adding up a mean one value after the other may lose is small beside the values, but not
+    # beside what is left of them.
+    lost = np.abs(x).max(axis=1, keepdims=True) * 2.0**-24 * columns
+    lost = lost / np.sqrt(np.var(x[:, :columns].astype(np.float64), axis=1, keepdims=True) + 1e-5)
+    limit = 2e-6 * np.abs(y) + 1e-6 * np.abs(y).max(axis=1, keepdims=True) + 1e-36
+    assert (np.abs(got[:, :columns] - y) <= limit + (lost if kind == NORM_LAYER else 0)).all()
+    if orders:
+        blocks = len(rig.padded(x)) // rig.LANES
+        shape = (blocks, columns, rig.LANES) if lanes else (tokens, columns)
+        plain = r.read(out.plain, shape)
+        plain = rig.from_lanes(plain)[:tokens] if lanes else plain
+        np.testing.assert_array_equal(plain, got[:, :columns])
+
+
+@pytest.mark.parametrize(("norm_kind", "biased"), [(NORM_RMS, False), (NORM_LAYER, True)])
 @pytest.mark.parametrize("columns", COLUMNS)
 @pytest.mark.parametrize(("kind", "tokens"), [("rows", 1), ("rows", 7), ("lanes", 29)])
-def test_norm_add(rig: ModuleType, kind: str, tokens: int, columns: int) -> None:
+def test_norm_add(
+    rig: ModuleType, kind: str, tokens: int, columns: int, norm_kind: int, biased: bool
+) -> None:
     x, y, weight = inputs(tokens, columns), inputs(tokens, columns, 9), weights(columns)
-    r, lanes = rig.Rig(), kind == "lanes"
+    bias = weights(columns)[::-1] * np.float32(0.3) if biased else None
+    r, lanes, scale = rig.Rig(), kind == "lanes", 0.75 if biased else 1.0
     hidden = rig.to_lanes(rig.padded(x)) if lanes else x
     out = rig.Fenced(hidden.shape)
     out.array[:] = hidden
@@ -202,17 +277,22 @@ def test_norm_add(rig: ModuleType, kind: str, tokens: int, columns: int) -> None
         f"norm:norm_add_{kind}",
         NORM_ADD,
         x=out.at,
-        x_stride=4 * columns,
+        x_stride=columns if lanes else 4 * columns,
         y=r.last(rig.to_lanes(rig.padded(y)) if lanes else y),
-        y_stride=4 * columns,
+        y_stride=columns if lanes else 4 * columns,
         weight=r.last(weight),
+        bias=0 if bias is None else r.last(bias),
+        kind=norm_kind,
+        scale=scale,
         eps=1e-6,
         columns=columns,
     )
     out.check()
     got = rig.from_lanes(out.array)[:tokens] if lanes else out.array
-    added = rms_norm(y.astype(np.float64), weight.astype(np.float64), 1e-6)
-    assert (np.abs(got - (x + added)) <= 2e-6 * (np.abs(x) + np.abs(added)) + 1e-36).all()
+    added = norm(y, weight, 1e-6, norm_kind, bias) * scale
+    limit = 2e-6 * (np.abs(x) + np.abs(added)) + 1e-36
+    limit += 2e-6 if biased else 0.0  # a mean taken off, a bias added: terms of about 1
+    assert (np.abs(got - (x + added)) <= limit).all()
 
 
 EXTREME = [0.0, -0.0, 1e-30, -1e-30, 20, -20, 100, -100, 1e4, -1e4, 1e15, -1e15, 1e30]
@@ -220,18 +300,20 @@ EXTREME = [0.0, -0.0, 1e-30, -1e-30, 20, -20, 100, -100, 1e4, -1e4, 1e15, -1e15,
 
 @pytest.mark.parametrize("columns", (*COLUMNS, 513 * 32))
 @pytest.mark.parametrize(("kind", "tokens"), [("rows", 1), ("rows", 6), ("lanes", 21)])
-@pytest.mark.parametrize("name", ["silu", "gelu"])
-def test_activate(rig: ModuleType, kind: str, tokens: int, columns: int, name: str) -> None:
+@pytest.mark.parametrize("form", Activation)
+def test_activate(rig: ModuleType, kind: str, tokens: int, columns: int, form: Activation) -> None:
     """512 columns are a piece of work: with fewer, with some pieces and a rest."""
-    if columns > 10_000 and (tokens == 6 or name == "gelu"):
+    if columns > 10_000 and (tokens == 6 or form is not Activation.SILU):
         pytest.skip("one large case a layout is enough")
     rng, lanes, r = np.random.default_rng(columns), kind == "lanes", rig.Rig()
     gate = (rng.standard_normal((tokens, columns)) * 4).astype(np.float32)
     up = rng.standard_normal((tokens, columns)).astype(np.float32)
     gate[0, : len(EXTREME)] = EXTREME
     up[0, : len(EXTREME)] *= 1e-2
+    if form is Activation.RELU_SQUARED:
+        gate = np.minimum(gate, np.float32(1e15))
     with np.errstate(over="ignore"):
-        y = {"silu": silu, "gelu": gelu}[name](gate.astype(np.float64)) * up
+        y = activate(form, gate.astype(np.float64), up.astype(np.float64), gelu)
     out = r.buffers(tokens, columns, NATURAL | PAIR16 | FLOAT, lanes=lanes)
     r.set_step(num_tokens=tokens)
     place = (lambda x: rig.to_lanes(rig.padded(x))) if lanes else (lambda x: x)
@@ -242,7 +324,7 @@ def test_activate(rig: ModuleType, kind: str, tokens: int, columns: int, name: s
         up=r.last(place(up)),
         stride=columns if lanes else 4 * columns,
         columns=columns,
-        kind=int(name == "gelu"),
+        kind=form.value,
         **out.fields(),
     )
     blocks = -(-tokens // rig.LANES)
@@ -255,6 +337,50 @@ def test_activate(rig: ModuleType, kind: str, tokens: int, columns: int, name: s
         check_lanes(rig, r, out, rig.padded(exact))
     else:
         check_rows(rig, r, out, exact)
+
+
+@pytest.mark.parametrize("columns", [32, 1568])
+@pytest.mark.parametrize("kind", ["rows", "lanes"])
+@pytest.mark.parametrize("form", [Activation.GELU, Activation.RELU_SQUARED])
+def test_activate_without_a_gate(
+    rig: ModuleType, kind: str, columns: int, form: Activation
+) -> None:
+    """f(x) alone; and times the sigmoid of a number of each token."""
+    rng, lanes, tokens = np.random.default_rng(columns), kind == "lanes", rig.LANES + 5
+    x = (rng.standard_normal((tokens, columns)) * 4).astype(np.float32)
+    gates = np.linspace(-90, 90, tokens, dtype=np.float32)[:, None]
+    place = (lambda x: rig.to_lanes(rig.padded(x))) if lanes else (lambda x: x)
+    for token_gate in (False, True):
+        r = rig.Rig()
+        out = r.buffers(tokens, columns, NATURAL | FLOAT, lanes=lanes)
+        r.set_step(num_tokens=tokens)
+        r.run(
+            f"activation:activate_{kind}",
+            ACTIVATE,
+            gate=r.last(place(x)),
+            alone=1,
+            token_gate=r.last(place(gates)) if token_gate else 0,
+            stride=columns if lanes else 4 * columns,
+            columns=columns,
+            kind=form.value,
+            **out.fields(),
+        )
+        plain = r.read(out.plain, (2, columns, rig.LANES) if lanes else x.shape)
+        got = rig.from_lanes(plain)[:tokens] if lanes else plain
+        y = activate(form, x.astype(np.float64), None, gelu)
+        y = y / (1 + np.exp(-gates.astype(np.float64))) if token_gate else y
+        assert (np.abs(got - y) <= 3e-6 * np.abs(y) + 1e-6 * (np.abs(x) < 1) + 1e-7).all()
+
+
+@pytest.mark.parametrize("columns", [32, 160, 1568])
+def test_plain_quantization_of_rows(rig: ModuleType, columns: int) -> None:
+    r, x = rig.Rig(), inputs(5, columns)
+    out = r.buffers(len(x), columns, NATURAL | FLOAT, lanes=False)
+    r.set_step(num_tokens=len(x))
+    fields = {"gate": r.last(x), "stride": 4 * columns, "columns": columns}
+    r.run("activation:activate_rows", ACTIVATE, **fields, **out.fields())
+    np.testing.assert_array_equal(r.read(out.plain, x.shape), x)
+    check_rows(rig, r, out, x.astype(np.float64))
 
 
 @pytest.mark.parametrize("columns", COLUMNS)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from llamba.errors import InvalidParameterError, LlambaError
+from llamba.models.architecture import Norm
 from llamba.runtime.hidden import HiddenStates
 from llamba.runtime.pooling import Pooler, Pooling, choose_pooling
 
@@ -100,23 +101,31 @@ def test_bad_settings(name: str, bad: Any) -> None:
         choose_pooling(*settings.values(), dim=DIM)
 
 
+@pytest.mark.parametrize("kind", [Norm.RMS, Norm.LAYER, None])
 @pytest.mark.parametrize("dim", [32, 576, 1000])
-def test_hidden_states_in_rows_and_lanes(dim: int) -> None:
-    """Both layouts give the same bits, whatever is read together."""
+def test_hidden_states_in_rows_and_lanes(dim: int, kind: Norm | None) -> None:
+    """Both layouts give the same bits, whatever is read together; normed if there is a norm."""
     lanes, blocks, eps = 16, 9, 1e-5
     rng = np.random.default_rng(dim)
     in_lanes = rng.standard_normal((blocks, dim, lanes)).astype(np.float32) * 30
     rows = np.ascontiguousarray(in_lanes.transpose(0, 2, 1)).reshape(-1, dim)
-    norm = rng.standard_normal(dim).astype(np.float32)
+    norm, bias = rng.standard_normal((2, dim)).astype(np.float32)
     hidden = HiddenStates(
         rows=rows.ctypes.data,
         in_lanes=in_lanes.ctypes.data,
         num_lanes=lanes,
-        norm=norm,
+        dim=dim,
+        norm=norm if kind else None,
+        bias=bias if kind is Norm.LAYER else None,
+        kind=kind or Norm.RMS,
         eps=eps,
     )
-    x = rows.astype(np.float64)
-    expected = x / np.sqrt((x * x).mean(axis=1, keepdims=True) + eps) * norm
+    expected = x = rows.astype(np.float64)
+    if kind is Norm.LAYER:
+        x = x - x.mean(axis=1, keepdims=True)
+    if kind is not None:
+        expected = x / np.sqrt((x * x).mean(axis=1, keepdims=True) + eps) * norm
+        expected += bias if kind is Norm.LAYER else 0.0
     slots = rng.permutation(len(rows)).tolist()
     got = hidden.read(slots, lanes=False)
     np.testing.assert_allclose(got, expected[slots], rtol=1e-6, atol=1e-7)

@@ -299,9 +299,10 @@ def test_a_view_is_valid_until_the_next_run(tiny_gguf: Tiny) -> None:
 @pytest.mark.parametrize("name", ["llama", "gemma3"])
 def test_long_contexts(tiny_gguf: Tiny, name: str) -> None:
     """Beyond 512 positions: longer rope tables, several attention splits, windows far behind."""
-    weights = open_weights(tiny_gguf(architecture=name, num_layers=6, **SIZES), window=100)
-    if name == "llama":
-        weights = open_weights(tiny_gguf(architecture=name, **SIZES))
+    options: dict[str, Any] = {}
+    if name == "gemma3":
+        options = {"num_layers": 6, "metadata": {"gemma3.attention.sliding_window": 100}}
+    weights = open_weights(tiny_gguf(architecture=name, **options, **SIZES))
     ids = random_ids(weights, 1100)
     reference = Reference(weights, kv_float16=True, keep=True)
     expected = reference.run(ids, num_logits=40)
@@ -430,8 +431,8 @@ def test_what_is_refused(tiny_gguf: Tiny) -> None:
     weights = open_weights(tiny_gguf(**SIZES))
     with pytest.raises(InvalidParameterError, match="'int4'"):
         build_program(weights, num_pages=4, num_threads=1, activations="int4")
-    small = open_weights(tiny_gguf(architecture="llama"))  # heads of 16
-    with pytest.raises(UnsupportedModelError, match="multiples of 32, this model has 16"):
+    small = open_weights(tiny_gguf(architecture="llama", ffn_dim=48))
+    with pytest.raises(UnsupportedModelError, match="multiples of 32, this model has 64, 64, 48"):
         build_program(small, num_pages=4, num_threads=1)
 
 

@@ -9,6 +9,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from llamba.models.architectures import ARCHITECTURES
 from llamba.models.gguf import GGUFFile
 from llamba.models.weights import Weights
 from llamba.runtime.kernels.reference import Reference, State
@@ -27,7 +28,7 @@ def _load(name: str) -> ModuleType:
     return sys.modules[name]
 
 
-for _name in ("file", "model", "blocks", "dense", "encoders", "experts", "more"):
+for _name in ("file", "model", "blocks", "dense", "encoders", "experts", "more", "further"):
     _load(f"tiny_{_name}")
 catalogue = _load("tiny_catalogue")
 
@@ -58,3 +59,7 @@ def test_steps_equal_the_whole_sequence(name: str, tmp_path: Path) -> None:
         assert state.keys[layer].shape == (kept, own.num_kv_heads, own.key_dim)
         assert state.values[layer].shape == (kept, own.num_kv_heads, own.value_dim)
     np.testing.assert_allclose(np.concatenate(parts), whole, rtol=1e-8, atol=1e-9)
+
+
+def test_every_architecture_has_a_tiny_model() -> None:
+    assert {tiny.architecture for tiny in catalogue.MODELS.values()} == set(ARCHITECTURES)

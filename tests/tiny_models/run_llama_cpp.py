@@ -175,7 +175,8 @@ def influence(folder: Path, name: str) -> None:
         if tensor.startswith("blk.") and tensor.split(".")[1] not in seen:
             continue
         changed = result(tiny.write(folder / "changed.gguf", skip=tensor), name)
-        change = float(np.nanmax(np.abs(changed - usual)) / np.abs(usual).max())
+        change = float(np.abs(changed - usual).max() / np.abs(usual).max())
+        change = 1.0 if np.isnan(change) else change  # zeros that something is divided by
         least = min(least, change)
         if not change > 1e-3:
             print(f"{name}: without {tensor} only {change:.1e} changes", flush=True)

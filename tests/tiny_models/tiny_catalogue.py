@@ -8,6 +8,7 @@ from tiny_dense import DENSE
 from tiny_encoders import ENCODERS
 from tiny_experts import EXPERT_MODELS
 from tiny_file import random_bytes
+from tiny_further import FURTHER
 from tiny_model import VOCAB, Tiny
 from tiny_more import MORE
 
@@ -19,7 +20,8 @@ KEPT_IDS = (0, 1, 2, 7, 19, 31, 32, 48, 63, 77, 96, 100)
 POSITIONS = {"F32": tuple(range(LENGTH)), "mix": tuple(range(0, LENGTH, 3))}
 KEPT_DIMS = 24  # of an embedding
 
-MODELS: dict[str, Tiny] = {tiny.name: tiny for tiny in (*DENSE, *EXPERT_MODELS, *ENCODERS, *MORE)}
+_ALL = (*DENSE, *EXPERT_MODELS, *ENCODERS, *MORE, *FURTHER)
+MODELS: dict[str, Tiny] = {tiny.name: tiny for tiny in _ALL}
 
 
 def token_ids(name: str) -> NDArray[np.int32]:

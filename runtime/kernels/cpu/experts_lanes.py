@@ -1,9 +1,14 @@
 """Each chosen expert's own matrix times the tokens that chose it, LANES of them side by side.
 
 An expert's tokens fill blocks of their own (route.py): its rows are unpacked once for all of them.
+Of a short prompt most experts have a few tokens only. Those of an expert with at most FEW are
+copied to rows, and its weights decoded in registers for each, as in experts.py: with one or two
+tokens that is as fast as memory, unpacking takes twice as long.
 """
 
 from typing import Any
+
+import numpy as np
 
 from ....quant.cpu.blocks32 import CpuFormat
 from ....quant.cpu.simd import (
@@ -21,7 +26,7 @@ from ....quant.cpu.simd import (
     store_i64,
 )
 from ....quant.cpu.threads import atomic_add
-from ..records import EXPERTS, REGROUP, STEP, TILE_ROWS
+from ..records import EXPERTS, PAIR16, PAIR32, REGROUP, STEP, TILE_ROWS
 from .formats import EXPAND, QUANTIZED
 from .matmul import share
 from .matmul_lanes import float_step
@@ -30,6 +35,7 @@ from .micro import ROWS, make_micro, make_write_rows, write, zero_floats
 _load, _store, _splat = load("f32", LANES), store("f32", LANES), load_splat("f32", LANES)
 _load_rows, _store_rows = load("f32", ROWS), store("f32", ROWS)
 _write_rows = make_write_rows(LANES)
+FEW = LANES // 2
 
 
 @inline
@@ -100,6 +106,68 @@ def _finish(op, total, bias, row, count, block, results):
 
 
 @inline
+def _is_few(slots, first_block, end_block):
+    """Whether an expert has at most FEW tokens: the block's other slots repeat the last one."""
+    at = slots + 8 * first_block * LANES
+    same = load_i64(at + 8 * (FEW - 1)) == load_i64(at + 8 * (LANES - 1))
+    return end_block == first_block + 1 and same
+
+
+def _make_copy(order: int) -> Any:
+    """copy(q, scale, sums, slots, columns, few) -> tokens: a block's first FEW to rows at `few`.
+
+    For each FEW rows: int8 in the order that the format's dot product reads, then scales, then
+    sums: see quant/cpu/activations.py. The latter have room for one a 16 columns.
+    """
+    pairs = order == PAIR32
+    group = 32 if pairs else 16
+
+    @inline
+    def copy(q, scale, sums, slots, columns, few):
+        count = 1
+        while count < FEW and load_i64(slots + 8 * count) != load_i64(slots + 8 * count - 8):
+            count += 1
+        words = columns >> 2
+        for t in range(count):
+            row = few + t * columns
+            at = 0
+            while at < words:  # what is mixed together: 128 columns, at the end 64 and 32
+                span = 32 if words - at >= 32 else 16 if words - at >= 16 else 8
+                for i in range(0, span, 4):
+                    place = i
+                    if order == PAIR16:
+                        place = ((i >> 2) % 2 * (span >> 3) + (i >> 3)) * 4
+                    elif pairs:
+                        place = (i >> 3) % 2 * 16 + (i >> 4) * 8 + i % 8
+                    for j in range(4):
+                        value = load_i32(q + 4 * ((at + i + j) * LANES + t))
+                        store_i32(row + 4 * (at + place + j), value)
+                at += span
+            out_scale = few + FEW * columns + t * (columns >> 2)
+            out_sums = few + (FEW * columns >> 2) * 5 + t * (columns >> 2)
+            for g in range(columns // group):
+                s = load_f32(scale + 4 * ((g * group >> 5) * LANES + t))
+                total = load_i32(sums + 4 * (g * group // 16 * LANES + t))
+                if pairs:
+                    total += load_i32(sums + 4 * ((2 * g + 1) * LANES + t))
+                store_f32(out_scale + 4 * g, s)
+                store_f32(out_sums + 4 * g, s * np.float32(total))
+        return count
+
+    return copy
+
+
+@inline
+def _place(op, block, lane, row):
+    """Where a token's result of a row goes, and how far the next row's is."""
+    out, out_stride = load_i64(op + EXPERTS.out), load_i64(op + EXPERTS.out_stride)
+    if load_i64(op + EXPERTS.by_pair) == 0:
+        return out + ((block * out_stride + row) * LANES + lane) * 4, LANES * 4
+    slot = load_i64(op + EXPERTS.slots) + 8 * (block * LANES + lane)
+    return out + load_i64(slot) * out_stride + 4 * row, 4
+
+
+@inline
 def _expert(op, tile_number):
     """(row, first block, end, weights, bias) of a tile: of TILE_ROWS rows of an active expert."""
     num_rows = load_i64(op + EXPERTS.num_rows)
@@ -123,10 +191,11 @@ def _num_tiles(op):
 
 def _make_lanes(fmt: CpuFormat) -> Any:
     unpack, group = fmt.unpack_row, fmt.group
-    multiply = make_micro(fmt, LANES).multiply
+    multiply, dot_row, copy = make_micro(fmt, LANES).multiply, fmt.dot_row, _make_copy(fmt.order)
 
     @kernel
     def experts_lanes(op, step, thread):
+        slots = load_i64(op + EXPERTS.slots)
         num_rows, row_bytes = load_i64(op + EXPERTS.num_rows), load_i64(op + EXPERTS.row_bytes)
         columns, q_stride = load_i64(op + EXPERTS.columns), load_i64(op + EXPERTS.q_stride)
         groups = columns >> 5
@@ -135,12 +204,16 @@ def _make_lanes(fmt: CpuFormat) -> Any:
             load_i64(op + EXPERTS.scale),
             load_i64(op + EXPERTS.sums),
         )
-        # Scratch: one result, then the tile's scales, minima and bytes.
+        # Scratch: one result, then the tile's scales, minima and bytes, then FEW rows.
         results = load_i64(step + STEP.scratch) + thread * load_i64(step + STEP.scratch_bytes)
         scale_bytes = columns // group * 4
         scales = results + ROWS * LANES * 4
         minima = scales + TILE_ROWS * scale_bytes
         tile = minima + TILE_ROWS * scale_bytes
+        few = tile + TILE_ROWS * columns
+        few_scale = few + FEW * columns
+        few_sums = few_scale + (FEW * columns >> 2)
+        copied, count = -1, 0
         total_tiles = _num_tiles(op)
         num_threads = load_i64(step + STEP.num_threads)
         for turn in range(num_threads):
@@ -152,6 +225,22 @@ def _make_lanes(fmt: CpuFormat) -> Any:
                 first, first_block, end_block, weight, bias = _expert(op, number)
                 weight += first * row_bytes
                 some = min(TILE_ROWS, num_rows - first)
+                if _is_few(slots, first_block, end_block):
+                    if first_block != copied:
+                        at = first_block * q_stride * LANES
+                        own = slots + 8 * first_block * LANES
+                        count = copy(q + at, a_scale + at // 8, a_sums + at // 4, own, columns, few)
+                        copied = first_block
+                    for r in range(some):
+                        for t in range(count):
+                            row, s = few + t * columns, t * (columns >> 2)
+                            w = weight + r * row_bytes
+                            v = dot_row(w, groups, row, few_scale + s, few_sums + s)
+                            if bias != 0:
+                                v += load_f32(bias + 4 * (first + r))
+                            at, further = _place(op, first_block, t, first)
+                            store_f32(at + r * further, v)
+                    continue
                 for r in range(some):
                     unpack(
                         weight + r * row_bytes,
