@@ -72,10 +72,9 @@ def build_program(
     step = np.zeros(len(STEP), np.int64)
     arena, cache, ropes = Arena(), KVCache(numbers, num_pages, cache_type), RopeTables()
     logits = np.empty((MAX_LOGITS, numbers.vocab_size), np.float32)
-    adapted = None
+    scales = adapted = None
     if adapters:
-        lanes = target().lanes
-        slots = slots_of(-(-max(max_tokens, MAX_ROWS) // lanes) * lanes, lanes)
+        slots = slots_of(max(max_tokens, MAX_ROWS), target().lanes)
         scales = AdapterScales(len(adapters), slots, MAX_LOGITS)
         adapted = AdapterWeights(adapters, arena, scales)
     layouts = lower(
@@ -107,9 +106,9 @@ def build_program(
         logits=logits,
         hidden=_hidden_states(weights, layouts),
         causal=weights.architecture.causal,
+        scales=scales,
         max_tokens=layouts.max_tokens,
         scratch_bytes=layouts.scratch_bytes,
-        scales=adapted.scales if adapted else None,
     )
 
 

@@ -91,8 +91,8 @@ def lower(
             capacity=slots,
             lanes=lanes,
             max_splits=max_splits,
-            adapters=adapters,
             packed=min(slots, max_sequences * lanes),
+            adapters=adapters,
         )
         builders.append(many)
         found.bodies[LANES], found.hidden_in_lanes = many.body(), many.hidden
