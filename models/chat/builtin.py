@@ -105,7 +105,9 @@ BUILTIN_TEMPLATES: dict[str, str] = {
     ),
     "chatml": _CHATML,
     "command-r": _turns(
-        *((_COHERE.format(role), _COHERE_END) for role in ("SYSTEM", "USER", "CHATBOT")),
+        (_COHERE.format("SYSTEM"), _COHERE_END),
+        (_COHERE.format("USER"), _COHERE_END),
+        (_COHERE.format("CHATBOT"), _COHERE_END),
         _COHERE.format("CHATBOT"),
         trim=True,
     ),
