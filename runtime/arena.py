@@ -16,12 +16,12 @@ class Arena:
 
     def __init__(self, *, dry: bool = False) -> None:
         self._buffers: list[np.ndarray] = []
-        self._dry = dry
+        self.dry = dry
         self.counted = 0  # bytes that may come to be touched, of a dry one
 
     def allocate(self, num_bytes: int, *, zeroed: bool = False, touched: int = -1) -> int:
         """Address of `num_bytes` bytes, 64-byte aligned; of them `touched` are ever used."""
-        if self._dry:
+        if self.dry:
             self.counted += (num_bytes if touched < 0 else touched) + 64
             return 64 * self.counted  # different ones
         buffer = (np.zeros if zeroed else np.empty)(num_bytes + 64, np.uint8)
@@ -34,7 +34,7 @@ class Arena:
 
     def keep(self, array: np.ndarray) -> int:
         """Address of a contiguous array that lives as long as the arena."""
-        if self._dry:
+        if self.dry:
             if array.dtype != np.uint8:  # not a tensor, which lies in the file
                 self.counted += array.nbytes
             return 64 * self.counted

@@ -73,11 +73,25 @@ class Lowering(Builder):
         """Token ids -> the last hidden state."""
         ops = [*self._embed(), *self._attention.tables()]
         ops += self._per_layer.embed() if self._per_layer else []
+        counted: dict[object, list[int]] = {}  # by layers of the same form, where that is all
         for layer in range(self.numbers.num_layers):
+            before, form = self.arena.counted, self._form(layer) if self.arena.dry else layer
+            if len(found := counted.setdefault(form, [])) == 2:  # the first also made buffers
+                self.arena.counted += found[1]
+                continue
             ops += self._layer(layer)
             ops += self._per_layer.layer(layer) if self._per_layer else []
             ops += self._scale_output(layer)
+            found.append(self.arena.counted - before)
         return ops
+
+    def _form(self, layer: int) -> object:
+        """Equal for layers that take equal memory."""
+        n, prefix = self.numbers.layers[layer], f"blk.{layer}."
+        numbers = n.num_heads, n.num_kv_heads, n.key_dim, n.value_dim, n.window, n.cache == layer
+        tensors = self.weights.gguf.tensors.items()
+        parts = [(name[len(prefix) :], i) for name, i in tensors if name.startswith(prefix)]
+        return numbers, id(n.rotation), tuple((name, i.type_id, i.shape) for name, i in parts)
 
     def _embed(self) -> list[Op]:
         n, info = self.numbers, self.weights.tensor("token_embd.weight")

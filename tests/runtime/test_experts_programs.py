@@ -133,7 +133,18 @@ def test_p39_deterministic_experts(weights_of: WeightsOf) -> None:
 
 @pytest.mark.parametrize("options", [{}, {"activations": "float32"}, {"deterministic": True}])
 @pytest.mark.parametrize(
-    "name", ["qwen2moe", "gemma4-moe", "deepseek2", "gpt2", "cohere2", "phi3", "bert", "gemma4"]
+    "name",
+    [
+        "qwen2moe",
+        "gemma4-moe",
+        "deepseek2",
+        "gpt2",
+        "cohere2",
+        "phi3",
+        "bert",
+        "gemma4",
+        "deepseek2-lite",
+    ],
 )
 def test_the_arena_is_counted_to_the_byte(
     weights_of: WeightsOf, name: str, options: dict[str, Any]
