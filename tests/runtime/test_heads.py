@@ -85,6 +85,19 @@ def test_whole_models_equal_the_reference(
 
 
 @pytest.mark.kernels
+def test_deterministic_encoders(tiny_models: ModuleType, folder: Path) -> None:
+    """The same bits alone and beside others: each text has a step of its own."""
+    path = tiny_models.write(folder, "bert", "F32")
+    ids = tiny_models.token_ids("bert")
+    texts = [ids[:length] for length in (33, 5, 64, 1)]
+    with LLM(path, activations="float32", num_threads=1, deterministic=True) as llm:
+        together = [output.embedding for output in llm.embed(texts)]
+        for text, vector in zip(reversed(texts), reversed(together), strict=True):
+            np.testing.assert_array_equal(llm.embed(text)[0].embedding, vector)
+        assert llm.stats.steps == 2 * len(texts)
+
+
+@pytest.mark.kernels
 def test_cross_encoder_ranks_by_its_head(open_llm: Open) -> None:
     """Scores are the head's, of [CLS] query [SEP] document [SEP], not something that looks so."""
     llm = open_llm("bert-rank")

@@ -151,9 +151,14 @@ def test_64_texts_of_mixed_lengths(llm: LLM) -> None:
     together = vectors(llm, texts)
     num_steps = llm.stats.steps - steps
     assert num_steps < 64  # several share a step
-    order = rng.permutation(64)
-    alone = np.concatenate([vectors(llm, [texts[i]]) for i in order[:24]])
-    assert cosines(together[order[:24]], alone).min() >= 0.9999
+    chosen = rng.permutation(64)[:24]
+    alone = np.concatenate([vectors(llm, [texts[i]]) for i in chosen])
+    found = cosines(together[chosen], alone)
+    # A step of at most 8 tokens has another layout, whose int8 roundings are others.
+    few = np.array([len(llm.tokenizer.encode(texts[i])) <= 8 for i in chosen])
+    assert found[~few].min() >= 0.9999 and found[few].min() >= 0.999
+    if llm.config.activations == "float32":
+        assert found.min() >= 0.9999
     assert llm.stats.pages_used == 0
 
 
