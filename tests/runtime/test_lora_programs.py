@@ -36,7 +36,7 @@ def _load(name: str) -> ModuleType:
     return sys.modules[name]
 
 
-for _name in ("file", "model", "blocks", "dense", "encoders", "experts", "more"):
+for _name in ("file", "model", "blocks", "dense", "encoders", "experts", "more", "further"):
     _load(f"tiny_{_name}")
 catalogue, rounding = _load("tiny_catalogue"), _load("tiny_rounding")
 
