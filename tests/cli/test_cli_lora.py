@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from llamba.cli import bench
 from llamba.cli.lora import lora_of_models, parse_lora
 from llamba.cli.options import EngineOptions
 from llamba.errors import InvalidParameterError
@@ -91,9 +92,27 @@ def test_an_adapter_in_place_of_a_model(invoke: Any, adapter: Path) -> None:
     assert "sql.gguf: an adapter for a model of architecture 'llama'" in result.stderr
 
 
-@pytest.mark.kernels
-def test_bench(invoke: Any, adapter: Path, tiny_gguf: Callable[..., Path]) -> None:
-    options = ("-p", "8", "-n", "2", "-r", "1", "--activations", "float32", "--lora", adapter)
-    result = invoke("bench", str(tiny_gguf()), *map(str, options))
+def test_bench(
+    invoke: Any, adapter: Path, tiny_gguf: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All tokens that are measured have the adapter with its scale."""
+    built: list[Any] = []
+
+    class Program:
+        num_pages, max_tokens, max_logits = 8, 64, 64
+
+        def run(self, batch: Any) -> None:
+            assert {segment.adapters for segment in batch.segments} == {(0.5,)}
+
+        def close(self) -> None:
+            built.append("closed")
+
+    def build(weights: Any, tests: Any, threads: int, max_tokens: int, settings: Any) -> Program:
+        built.append([each.name for each in settings["adapters"]])
+        return Program()
+
+    monkeypatch.setattr(bench, "_build", build)
+    options = ("-p", "8", "-n", "2", "-r", "1", "--lora", f"{adapter}:0.5")
+    result = invoke("bench", str(tiny_gguf()), *options)
     assert result.exit_code == 0, result.stderr
-    assert "pp8" in result.stdout
+    assert built == [["sql"], "closed"]
