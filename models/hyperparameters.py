@@ -111,6 +111,8 @@ class _Layers:
         shared = reader.count("attention.shared_kv_layers", 0, zero=True)
         if shared >= num_layers:
             raise reader.invalid("attention.shared_kv_layers", shared, f"less than {num_layers}")
+        if shared and architecture.latent:
+            raise reader.unsupported("attention.shared_kv_layers", shared, "0 in latent attention")
         self._own = num_layers - shared
 
     def layer(self, index: int, ffn_dim: int, routed: bool) -> Layer:
@@ -134,11 +136,22 @@ class _Layers:
             return index
         for earlier in range(self._own - 1, -1, -1):
             if bool(self._windows[earlier]) == bool(self._windows[index]):
-                return earlier
+                return self._with_heads_of(earlier, index)
         shared = len(self._heads) - self._own
         raise self._reader.invalid(
             "attention.shared_kv_layers", shared, f"an own layer of the kind of layer {index}"
         )
+
+    def _with_heads_of(self, earlier: int, index: int) -> int:
+        """The earlier layer, whose keys a later one reads: a page has no other heads."""
+        own, others = self._kv_heads[index], self._kv_heads[earlier]
+        if own != others:
+            raise self._reader.invalid(
+                "attention.head_count_kv",
+                own,
+                f"{others} in layer {index}, which uses the keys of layer {earlier}",
+            )
+        return earlier
 
     def _rotation(self, index: int) -> Rotation | None:
         return self._rotations[bool(self._windows[index])] if self._turning[index] else None
@@ -215,6 +228,8 @@ def _windows(reader: MetadataReader, architecture: Architecture, num_layers: int
     if not architecture.window_pattern:
         return [0] * num_layers
     window = reader.count("attention.sliding_window", architecture.window, zero=True)
+    if window == 1 and architecture.window_symmetric:
+        raise reader.unsupported("attention.sliding_window", window, "0, or more than 1")
     key = "attention.sliding_window_pattern"
     if (flags := reader.flags(key, num_layers)) is not None:
         return [window if slides else 0 for slides in flags]

@@ -59,7 +59,13 @@ class Adapter:
 
 def is_adapter(gguf: GGUFFile) -> bool:
     """Whether a file is an adapter and not a model."""
-    return gguf.metadata.get("general.type") == "adapter"
+    return _word(gguf, "general.type") == "adapter"
+
+
+def _word(gguf: GGUFFile, key: str) -> str | None:
+    """A key's value if it is a string: arrays can't be compared with one."""
+    value = gguf.metadata.get(key)
+    return value if isinstance(value, str) else None
 
 
 def float_bytes(path: str | Path) -> int:
@@ -97,10 +103,10 @@ def _check_kind(gguf: GGUFFile, weights: Weights) -> None:
             f"{path}: not an adapter (general.type is {kind!r}): LoRA files come from llama.cpp's "
             "convert_lora_to_gguf.py; a whole model is given as the model"
         )
-    kind = metadata.get("adapter.type")
+    kind = _word(gguf, "adapter.type")
     if kind != "lora":
         raise UnsupportedModelError(f"{path}: adapter.type is {kind!r}, only 'lora' is run")
-    of_adapter, of_model = metadata.get("general.architecture"), weights.architecture.name
+    of_adapter, of_model = _word(gguf, "general.architecture"), weights.architecture.name
     of_file = weights.gguf.metadata.get("general.architecture", of_model)
     if of_adapter not in (of_model, of_file):
         raise UnsupportedModelError(
@@ -167,8 +173,14 @@ def _read_pair(
             f"{path}: {name}: lora_a {shapes[0]} and lora_b {shapes[1]} do not go with the model's "
             f"{tuple(target.shape)}: the adapter belongs to a model of other sizes"
         )
-    factor = np.float32(alpha / rank if alpha else 1.0)  # no alpha: as it is
-    return Pair(_floats(path, a), _floats(path, b) * factor)
+    with np.errstate(over="ignore"):
+        factor = np.float32(alpha / rank if alpha else 1.0)  # no alpha: as it is
+        up = _floats(path, b) * factor
+    if not np.isfinite(up).all():
+        raise InvalidModelFileError(
+            f"{path}: {_ALPHA} is {alpha:g}: times lora_b of {name} that is out of range"
+        )
+    return Pair(_floats(path, a), up)
 
 
 def _floats(path: Path, info: TensorInfo) -> NDArray[np.float32]:

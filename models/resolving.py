@@ -53,7 +53,8 @@ def architecture_of(gguf: "GGUFFile") -> Architecture:
     InvalidModelFileError without the key, UnsupportedModelError when the name is not known.
     """
     name = gguf.metadata.get("general.architecture")
-    if gguf.metadata.get("general.type") == "adapter":
+    kind = gguf.metadata.get("general.type")
+    if isinstance(kind, str) and kind == "adapter":
         raise UnsupportedModelError(
             f"{gguf.path}: an adapter for a model of architecture {name!r}, not a model: give the "
             "model, and this file by --lora (in Python: lora=[...])"
@@ -82,7 +83,8 @@ def resolve_architecture(declared: Architecture, gguf: "GGUFFile") -> Architectu
     placement = declared.placement
     if placement is Placement.PRE and lacks("ffn_norm"):
         placement = Placement.PARALLEL
-    if reader.value("use_parallel_residual") is not None:
+    either = placement in (Placement.PRE, Placement.PARALLEL)
+    if either and reader.value("use_parallel_residual") is not None:
         parallel = reader.flag("use_parallel_residual", True)
         placement = Placement.PARALLEL if parallel else Placement.PRE
     feed_forward = declared.feed_forward

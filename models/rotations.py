@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 FACTOR_TENSORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 
+_FEWEST_TURNS = 1e-100  # fewer, or more than its inverse, would leave the range of floats
 Frequencies = NDArray[np.float64]
 
 
@@ -114,6 +115,7 @@ class _Scaling:
         dim = 2 * len(frequencies)
 
         def pair_of(turns: float) -> float:  # the pair that turns so often in the old context
+            turns = min(max(turns, _FEWEST_TURNS), 1 / _FEWEST_TURNS)
             length = self.original_context / (turns * 2 * math.pi)
             return dim * math.log(length) / (2 * math.log(base))
 

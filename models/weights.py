@@ -11,6 +11,7 @@ from ..errors import InvalidModelFileError, UnsupportedModelError
 from ..quant import FORMATS, format_of
 from .architecture import Architecture, Hyperparameters
 from .hyperparameters import read_hyperparameters
+from .metadata_reader import MetadataReader
 from .resolving import architecture_of, resolve_architecture
 from .tensor_plan import expected_tensors, layer_name
 
@@ -94,6 +95,8 @@ class Weights:
             known.add(name)
             if needed or name in present:
                 self._check_tensor(name, shape)
+        if not self.architecture.causal:
+            self._check_dense()
         for name in present - known:
             if not _IGNORED.search(name) and not self._not_used(name):
                 raise UnsupportedModelError(
@@ -101,6 +104,16 @@ class Weights:
                     f"{self.architecture.name!r} as it is run here; "
                     "the model would answer wrongly without it"
                 )
+
+    def _check_dense(self) -> None:
+        """The layers on top of an embedding follow each other: dense_3 reads what dense_2 gives."""
+        second, third = (self.optional(f"dense_{n}.weight") for n in (2, 3))
+        given = self.hyperparameters.dim if second is None else second.shape[0]
+        if third is not None and third.shape[1] != given:
+            raise InvalidModelFileError(
+                f"{self.gguf.path}: tensor dense_3.weight has shape {tuple(third.shape)}, expected "
+                f"{(third.shape[0], given)} after dense_2.weight"
+            )
 
     def _not_used(self, name: str) -> bool:
         """Whether a layer's tensor has no place in the forward pass.
@@ -112,7 +125,8 @@ class Weights:
         if not found:
             return False
         layer, layers = int(found[1]), self.hyperparameters.layers
-        further = self.gguf.metadata.get(f"{self.architecture.name}.nextn_predict_layers", 0)
+        reader = MetadataReader(self.gguf.path, self.gguf.metadata, self.architecture.name)
+        further = reader.count("nextn_predict_layers", 0, zero=True)
         if layer >= len(layers):
             return layer < len(layers) + further
         if (latent := self.hyperparameters.latent) is not None:

@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 
 from ..errors import InvalidParameterError, UnsupportedModelError
-from ..models.architecture import Hyperparameters
 from ..models.lora import Adapter
 from ..models.weights import Weights
 from ..quant import jit
@@ -68,7 +67,7 @@ def build_program(
     numbers = weights.hyperparameters
     numbers = numbers.for_context(context_length or numbers.context_length)
     weights = replace(weights, hyperparameters=numbers)
-    _check_sizes(numbers)
+    _check_sizes(weights)
     step = np.zeros(len(STEP), np.int64)
     arena, cache, ropes = Arena(), KVCache(numbers, num_pages, cache_type), RopeTables()
     logits = np.empty((MAX_LOGITS, numbers.vocab_size), np.float32)
@@ -127,19 +126,29 @@ def _hidden_states(weights: Weights, layouts: Layouts) -> HiddenStates:
     )
 
 
-def _check_sizes(numbers: Hyperparameters) -> None:
+def _check_sizes(weights: Weights) -> None:
     """What matmuls read must be whole vectors of 32, and heads whole ones of 16."""
-    experts = numbers.experts
+    numbers, beside = weights.hyperparameters, weights.architecture.parallel_experts
+    experts, latent = numbers.experts, numbers.latent
     for layer in numbers.layers:
-        sizes = numbers.dim, layer.num_heads * layer.value_dim, layer.ffn_dim
+        sizes = [numbers.dim, layer.num_heads * layer.value_dim]
+        heads = [layer.key_dim, layer.value_dim]
+        if not layer.experts or beside:
+            sizes.append(layer.ffn_dim)
         if layer.experts and experts is not None:
-            sizes = *sizes[:2], experts.ffn_dim, experts.shared_ffn_dim
+            sizes += [experts.ffn_dim, experts.shared_ffn_dim]
+        if latent is not None:
+            plain = latent.key_dim - latent.rope_dim
+            heads.append(plain)
+            sizes += [latent.q_rank, latent.kv_rank]
+            if latent.absorbed:  # matmuls read the plain parts, and each head's values
+                sizes += [plain, layer.num_heads * latent.value_dim]
+        sizes = [size for size in (*sizes, numbers.per_layer_dim) if size]
         if any(size % 32 for size in sizes):
             raise UnsupportedModelError(
                 "embedding, attention and feed-forward sizes must be multiples of 32, "
                 f"this model has {', '.join(map(str, sizes))}"
             )
-        heads = layer.key_dim, layer.value_dim
         if any(size % 16 or size > MAX_HEAD_DIM for size in heads):
             raise UnsupportedModelError(
                 f"head sizes must be multiples of 16 up to {MAX_HEAD_DIM}, "

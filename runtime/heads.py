@@ -72,8 +72,10 @@ class Heads:
     def choice(self, pooled: Vector, token_ids: tuple[int, ...]) -> Vector:
         """The probabilities that the next token is each of these, if it is one of them."""
         numbers = self._weights.hyperparameters
-        logits = self._token_rows(token_ids) @ pooled.astype(np.float32) * numbers.logit_scale
-        logits = logits.astype(np.float64)
+        logits = (self._token_rows(token_ids) @ pooled.astype(np.float32)).astype(np.float64)
+        if self._weights.optional("output.bias") is not None:
+            logits = logits + self._tensor("output.bias")[list(token_ids)]
+        logits = logits * numbers.logit_scale
         if cap := numbers.final_softcap:
             logits = cap * np.tanh(logits / cap)
         return softmax(logits)
@@ -97,8 +99,6 @@ class Heads:
             raw = info.data.reshape(info.shape[0], -1)[list(token_ids)]
             shape = len(token_ids), info.shape[1]
             rows = format_of(info.type_id, info.name).dequantize(np.ascontiguousarray(raw), shape)
-            if self._weights.optional("output.bias") is not None:
-                raise AssertionError("no known reranker has an output bias")
             self._decoded[key] = rows
         return self._decoded[key]
 

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ChatTemplateError, InvalidParameterError
+from ..errors import ChatTemplateError, InvalidModelFileError, InvalidParameterError
 from ..models.gguf import GGUFFile
 from ..models.lora import Adapter
 from ..models.weights import Weights
@@ -107,6 +107,7 @@ def load(
             program = _build(weights, config, adapters, progress)
             try:
                 tokenizer, template, template_error = text.result()
+                _check_vocabulary(path, tokenizer.vocab_size, weights.hyperparameters.vocab_size)
             except BaseException:
                 program.close()
                 raise
@@ -253,6 +254,15 @@ def _load_text(
         return tokenizer, ChatTemplate.from_gguf(gguf, tokenizer), None
     except ChatTemplateError as error:  # completions work without a template (PAINS P29)
         return tokenizer, None, error
+
+
+def _check_vocabulary(path: Path, num_tokens: int, num_rows: int) -> None:
+    """A token without a row would read beyond the tensor, a row without a token has no text."""
+    if num_tokens != num_rows:
+        raise InvalidModelFileError(
+            f"{path}: tokenizer.ggml.tokens has {num_tokens} tokens, but token_embd.weight "
+            f"{num_rows} rows: the file was put together wrongly; convert it anew"
+        )
 
 
 def _template_source(chat_template: str | None) -> str | None:

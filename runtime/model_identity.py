@@ -44,12 +44,16 @@ def identify(
     """
     from ..quant.target import target
 
-    kernels = target()
+    kernels, numbers = target(), weights.hyperparameters
+    # LongRoPE turns keys otherwise in long contexts.
+    context = numbers.for_context(config.max_sequence_length)
+    long = any(a is not b for a, b in zip(context.rotations, numbers.rotations, strict=True))
     settings = [
         f"llamba {__version__}",
         f"activations {config.activations}",
         f"cache_type {config.cache_type}",
         f"deterministic {config.deterministic}",
+        f"rotation {'long' if long else 'usual'}",
         f"kernels {kernels.isa}/{kernels.lanes}",
     ]
     hashed = hashlib.sha256("\n".join(settings).encode())

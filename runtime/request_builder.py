@@ -125,6 +125,10 @@ class RequestBuilder:
                 raise InvalidParameterError("dimensions: a head's results can't be cut")
             return Pooling(heads.kind, normalize=False, finish=heads.score)
         of_file = metadata.get(f"{metadata.get('general.architecture')}.pooling_type")
+        if of_file is not None and not isinstance(of_file, int):
+            raise InvalidParameterError(
+                f"the file's pooling_type is {str(of_file)[:40]}, no number: pass pooling="
+            )
         chosen = choose_pooling(kind, normalize, dimensions, dim=heads.dim, of_file=of_file)
         return replace(chosen, finish=heads.finish_embedding) if heads.has_dense else chosen
 

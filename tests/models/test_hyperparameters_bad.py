@@ -125,6 +125,14 @@ def test_bad_groups_are_refused(groups: dict[str, Any]) -> None:
         read("dots1", EXPERTS | {"expert_group_count": 4} | groups, ROUTER, DOWN)
 
 
+@pytest.mark.parametrize("turns", [5e-324, 1e308])
+def test_yarn_of_hardly_any_or_countless_turns(turns: float) -> None:
+    yarn = {f"{SCALING}.type": "yarn", f"{SCALING}.factor": 4.0}
+    turns_of = {f"{SCALING}.yarn_beta_fast": turns, f"{SCALING}.yarn_beta_slow": turns}
+    [rotation] = read("llama", yarn | turns_of).rotations
+    assert np.isfinite(rotation.frequencies).all()
+
+
 def test_experts_without_a_router_are_refused() -> None:
     with pytest.raises(InvalidModelFileError, match="expert_count is 8.*no layer has a router"):
         read("llama", EXPERTS)

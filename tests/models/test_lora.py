@@ -101,6 +101,16 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         UnsupportedModelError, "activated LoRA",
     ),
     "alpha": ({"alpha": float("nan")}, InvalidModelFileError, "adapter.lora.alpha is nan"),
+    "alpha beyond float32": (
+        {"alpha": 3e38, "change": lambda pairs: {Q: (pairs[Q][0], pairs[Q][1] * np.float32(999))}},
+        InvalidModelFileError, "out of range",
+    ),
+    "an array as kind": (
+        {"metadata": {"adapter.type": [1, 2]}}, UnsupportedModelError, "adapter.type is None",
+    ),
+    "an array as type": (
+        {"metadata": {"general.type": [1, 2]}}, UnsupportedModelError, "not an adapter",
+    ),
     "nothing": ({"pairs": {}}, InvalidModelFileError, "no lora_a and lora_b"),
     "another tensor": (
         {"tensors": {"blk.0.attn_q.bias": np.zeros(64)}},

@@ -128,6 +128,7 @@ def test_saved_prefixes_belong_to_the_default_choice(files: Files, tmp_path: Pat
         ({"three": 1.0}, "no adapter 'three': there are one, two"),
         ({"one": "much"}, "the scale of 'one' is much"),
         ({"one": float("nan")}, "the scale of 'one' is nan"),
+        ({"one": 10**400}, "the scale of 'one' is 1000"),
         ({"one": True}, "the scale of 'one' is True"),
         ([("one", 1.0)], "must be a mapping"),
     ],

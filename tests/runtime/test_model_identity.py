@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -50,6 +51,14 @@ def test_settings_that_change_the_numbers(tiny_gguf: Tiny, monkeypatch: pytest.M
     monkeypatch.undo()
     target.cache_clear()
     assert len(digests) == 6
+
+
+def test_a_context_that_turns_keys_otherwise(tiny_models: ModuleType, tmp_path: Path) -> None:
+    """LongRoPE: other factors beyond the context that the model began with, here 32."""
+    path = tiny_models.write(tmp_path, "phi3-long", "F32")
+    short, long = identity(path, context_length=32), identity(path, context_length=64)
+    assert identity(path, context_length=256) == long != short
+    assert "rotation usual, not long" in long.differences(short.description)
 
 
 def test_another_model(tiny_gguf: Tiny, tmp_path: Path) -> None:
