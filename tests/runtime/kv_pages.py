@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 PAGE = 32
 SPLIT = 512  # positions of a piece of decode attention
+FLOATS = {"f16": np.float16, "f32": np.float32}
 
 
 def room(dim: int) -> int:
@@ -26,9 +27,7 @@ class Cache:
         self.kv_heads, self.kind = kv_heads, kind
         self.sizes = dim, value_dim or dim
         self.rooms = tuple(map(room, self.sizes))
-        self.head_bytes = PAGE * sum(self.rooms) * 2
-        if kind != "f16":
-            self.head_bytes = PAGE * sum(self.rooms) // 32 * 34
+        self.head_bytes = PAGE * sum(self.rooms) // 32 * {"f16": 64, "f32": 128, "q8_0": 34}[kind]
         self.pages = np.full((num_pages, kv_heads, self.head_bytes), 0xFF, np.uint8)
         self._free = list(np.random.default_rng(dim).permutation(num_pages))
 
@@ -45,8 +44,10 @@ class Cache:
     def _slots(self, page: int) -> list[NDArray]:
         """Views of a page's arrays with the slots first: (PAGE, kv_heads, ...)."""
         raw, (d, e) = self.pages[page], self.rooms
-        if self.kind == "f16":
-            k, v = raw[:, : 2 * PAGE * d].view(np.float16), raw[:, 2 * PAGE * d :].view(np.float16)
+        if self.kind in FLOATS:
+            kind = np.dtype(FLOATS[self.kind])
+            border = kind.itemsize * PAGE * d
+            k, v = raw[:, :border].view(kind), raw[:, border:].view(kind)
             keys = np.moveaxis(k.reshape(-1, d, PAGE), 2, 0)
             return [keys, np.moveaxis(v.reshape(-1, PAGE, e), 1, 0)]
         found, border = [], PAGE * d + PAGE * d // 16
@@ -67,7 +68,7 @@ class Cache:
             arrays = self._slots(table[p // PAGE])
             for i, x in enumerate((k[p], v[p])):
                 x = np.pad(x, ((0, 0), (0, self.rooms[i] - x.shape[1])))
-                if self.kind == "f16":
+                if self.kind in FLOATS:
                     arrays[i][p % PAGE] = x
                     continue
                 scale = np.abs(x[:, self.groups(i)]).max(axis=2) / 127
@@ -82,7 +83,7 @@ class Cache:
         for page in table:
             arrays = [a.astype(np.float64) for a in self._slots(page)]
             for i in (0, 1):
-                if self.kind == "f16":
+                if self.kind in FLOATS:
                     parts[i].append(arrays[i])
                     continue
                 scales = self.spread(i, arrays[2 * i + 1])
@@ -117,7 +118,7 @@ class Cache:
     def check(self, which: int, got: NDArray, wanted: NDArray) -> None:
         """(positions, kv_heads, dim) as rounding allows: half a step, and that of the scale."""
         error = np.abs(got - wanted)
-        if self.kind == "f16":
+        if self.kind in FLOATS:
             assert (error <= np.abs(wanted) * 2.0**-11 * 1.002 + 4e-7).all()
             return
         size = self.sizes[which]

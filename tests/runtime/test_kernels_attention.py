@@ -26,7 +26,11 @@ GROUPS = (1, 2, 3, 4, 5, 6, 7, 8, 16)
 LENGTHS = (1, 31, 32, 33, 511, 512, 513, 1100)  # a split is 512 positions
 
 
-@pytest.fixture(params=CACHE_TYPES)
+# f32 is made as f16 is; the tests of architectures run it.
+SLOW = {"f32": pytest.mark.slow}
+
+
+@pytest.fixture(params=[pytest.param(kind, marks=SLOW.get(kind, ())) for kind in CACHE_TYPES])
 def kv(request: pytest.FixtureRequest) -> str:
     """Every cache type."""
     return request.param

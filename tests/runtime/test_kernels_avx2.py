@@ -16,7 +16,6 @@ from llamba.models.weights import Weights
 from llamba.quant import jit
 from llamba.quant.target import target
 from llamba.runtime.batch import PAGE_SIZE, Batch, Segment
-from llamba.runtime.cache import CACHE_TYPES
 from llamba.runtime.forward import build_program
 from llamba.runtime.kernels.records import ACTIVATION_ORDER
 from llamba.runtime.kernels.reference import log_softmax
@@ -31,6 +30,7 @@ SAME_TESTS = [
     "runtime/test_fast_path.py::test_smollm2",
 ]
 KERNELS = "runtime.kernels.cpu."
+KV = ("f16", "q8_0")
 
 
 def isa() -> str:
@@ -127,8 +127,8 @@ OTHERS = [
     *(f"matmul_lanes:matmul_lanes_{name}" for name in ACTIVATION_ORDER),
     *(f"matmul_few:matmul_few{width}_{name}" for width in (4, 8) for name in ACTIVATION_ORDER),
     *(f"matmul:matmul_float_rows_{name}" for name in ("f16", "bf16", "q5_k")),
-    *(f"attention:attention_rows_{group}_{kv}" for group in range(1, 9) for kv in CACHE_TYPES),
-    *(f"rope:rope_{layout}_{kv}" for layout in ("rows", "lanes") for kv in CACHE_TYPES),
+    *(f"attention:attention_rows_{group}_{kv}" for group in range(1, 9) for kv in KV),
+    *(f"rope:rope_{layout}_{kv}" for layout in ("rows", "lanes") for kv in KV),
     *("attention_lanes:attention_lanes_q8_0", "attention_combine:combine_lanes"),
     *("norm:norm_rows", "activation:activate_lanes"),
     *("attention_combine:combine_rows", "gather:gather_lanes", "embedding:embed_rows_q6_k"),

@@ -16,7 +16,11 @@ from llamba.runtime.rope_table import RopeTables
 pytestmark = pytest.mark.kernels
 
 
-@pytest.fixture(params=CACHE_TYPES)
+# f32 is made as f16 is; the tests of architectures run it.
+SLOW = {"f32": pytest.mark.slow}
+
+
+@pytest.fixture(params=[pytest.param(kind, marks=SLOW.get(kind, ())) for kind in CACHE_TYPES])
 def kv(request: pytest.FixtureRequest) -> str:
     """Every cache type."""
     return request.param
