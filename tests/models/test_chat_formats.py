@@ -6,6 +6,7 @@ The texts are what the families' own templates and llama.cpp's tests of them hav
 import json
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -64,12 +65,8 @@ def parse(
         last: Any = out[-1] if out else None
         same = type(last) is type(part) and not isinstance(part, ToolCallStart)
         if same and getattr(last, "index", 0) == getattr(part, "index", 0):
-            joined = last.text + part.text
-            out[-1] = (
-                type(part)(part.index, joined)
-                if isinstance(part, ToolCallArguments)
-                else type(part)(joined)
-            )
+            text: str = last.text + getattr(part, "text", "")
+            out[-1] = replace(last, text=text)
         else:
             out.append(part)
     return out

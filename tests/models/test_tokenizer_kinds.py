@@ -67,7 +67,7 @@ def unigram(pieces: dict[str, float], **more: Any) -> Tokenizer:
     return Tokenizer.from_gguf(File(unigram_metadata(pieces, **more)))
 
 
-def texts(tokenizer: Tokenizer, text: str, **how: bool) -> list[str]:
+def texts(tokenizer: Tokenizer, text: str, **how: Any) -> list[str]:
     return [tokenizer.token_text(i) for i in tokenizer.encode(text, **how)]
 
 

@@ -63,9 +63,8 @@ class Cases:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self.weights, self.exact, self.rounding = map(
-            cache, (self._weights, self._exact, self._rounding)
-        )
+        self.weights, self.exact = cache(self._weights), cache(self._exact)
+        self.rounding = cache(self._rounding)
 
     def _weights(self, name: str, form: str) -> Weights:
         path = catalogue.write(self._folder, name, form)

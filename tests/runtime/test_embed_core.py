@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from llamba.runtime.batch import Batch, Logits
 from llamba.runtime.params import SamplingParams
-from llamba.runtime.pooling import Pooling, PoolingKind
+from llamba.runtime.pooling import Pooling, StateKind
 from llamba.runtime.request import Request
 
-KINDS: tuple[PoolingKind, ...] = ("mean", "last", "cls")
+KINDS: tuple[StateKind, ...] = ("mean", "last", "cls")
 Embed = Callable[..., Request]
 
 
@@ -23,7 +23,7 @@ Embed = Callable[..., Request]
 def embed(fakes: SimpleNamespace) -> Embed:
     """A request for the embedding of token ids."""
 
-    def build(ids: list[int], kind: PoolingKind = "mean", **options: Any) -> Request:
+    def build(ids: list[int], kind: StateKind = "mean", **options: Any) -> Request:
         return Request(
             None,
             ids,
@@ -38,7 +38,7 @@ def embed(fakes: SimpleNamespace) -> Embed:
     return build
 
 
-def expected(fakes: SimpleNamespace, ids: list[int], kind: PoolingKind = "mean") -> np.ndarray:
+def expected(fakes: SimpleNamespace, ids: list[int], kind: StateKind = "mean") -> np.ndarray:
     """From the states of a program, one context after the other."""
     program = fakes.Program()
     rows = np.array([program.state_of(ids[: i + 1]) for i in range(len(ids))], np.float64)
@@ -58,7 +58,7 @@ def tokens(count: int, seed: int = 0) -> list[int]:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("count", [1, 2, 15, 16, 17, 31, 32, 33, 64, 65, 100])
-def test_lengths(fakes: SimpleNamespace, embed: Embed, kind: PoolingKind, count: int) -> None:
+def test_lengths(fakes: SimpleNamespace, embed: Embed, kind: StateKind, count: int) -> None:
     ids, program = tokens(count), fakes.Program()
     [output] = fakes.drive(fakes.core(program), embed(ids, kind))
     assert_close(output.embedding, expected(fakes, ids, kind))
@@ -103,7 +103,7 @@ def test_others_answer_as_if_alone(fakes: SimpleNamespace, embed: Embed) -> None
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_prefix_cache(fakes: SimpleNamespace, embed: Embed, kind: PoolingKind) -> None:
+def test_the_prefix_cache(fakes: SimpleNamespace, embed: Embed, kind: StateKind) -> None:
     """Whoever needs all positions runs them; K and V of all are findable afterwards."""
     program = fakes.Program()
     core, ids = fakes.core(program), tokens(70)
@@ -119,7 +119,7 @@ def test_the_prefix_cache(fakes: SimpleNamespace, embed: Embed, kind: PoolingKin
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_preempted(fakes: SimpleNamespace, embed: Embed, kind: PoolingKind) -> None:
+def test_preempted(fakes: SimpleNamespace, embed: Embed, kind: StateKind) -> None:
     """No position counts twice, and none is left out, when it has to run again."""
     for prefix_cache in (True, False):
         program = fakes.Program(num_pages=4, max_tokens=16)
@@ -148,7 +148,7 @@ def test_preempted(fakes: SimpleNamespace, embed: Embed, kind: PoolingKind) -> N
 def test_any_mix(
     fakes: SimpleNamespace,
     embed: Embed,
-    texts: list[tuple[int, PoolingKind, int]],
+    texts: list[tuple[int, StateKind, int]],
     answers: list[tuple[int, int]],
     max_tokens: int,
     prefix_cache: bool,

@@ -15,7 +15,7 @@ from llamba.runtime.batch import PAGE_SIZE, Batch, Logits, Segment
 from llamba.runtime.engine import Engine
 from llamba.runtime.forward import build_program
 from llamba.runtime.kernels.reference import Reference, rms_norm
-from llamba.runtime.pooling import Pooling, PoolingKind
+from llamba.runtime.pooling import Pooling, StateKind
 from llamba.runtime.request import Request
 from llamba.runtime.stats import StepStats
 from llamba.runtime.stream import RequestStream
@@ -28,7 +28,7 @@ SIZES = {
     "context_length": 1024,
 }  # fmt: skip
 ARCHITECTURES = ("llama", "qwen2", "gemma3")
-KINDS: tuple[PoolingKind, ...] = ("mean", "last", "cls")
+KINDS: tuple[StateKind, ...] = ("mean", "last", "cls")
 LENGTHS = [1, 31, 32, 33, 64, 65, 511, 512, 513, 600]
 # Largest differences in units of the vector's largest number. A K or V that float32 puts on the
 # other side of a float16's rounding border moves one state by more (a reference in float32 does so,
@@ -47,7 +47,7 @@ def states_of(weights: Weights, ids: list[int]) -> NDArray[np.float64]:
     return rms_norm(x, weights.f32("output_norm.weight").astype(np.float64), numbers.norm_eps)
 
 
-def pooled(states: NDArray, kind: PoolingKind) -> NDArray:
+def pooled(states: NDArray, kind: StateKind) -> NDArray:
     return {"mean": states.mean(axis=0), "last": states[-1], "cls": states[0]}[kind]
 
 

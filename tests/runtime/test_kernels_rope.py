@@ -152,7 +152,7 @@ class Case:
         y = x / np.sqrt((x * x).mean(axis=2, keepdims=True) + 1e-6) * weight
         return y + bias if self.form.norms == "layer" else y
 
-    def turn(self, x: NDArray, positions: NDArray[np.int64]) -> NDArray:
+    def turn(self, x: NDArray[Any], positions: NDArray[np.int64]) -> NDArray[Any]:
         if self.form.kind is Rope.NONE:
             return x
         n, at = self.form.rope_dim, self.form.offset
@@ -165,7 +165,7 @@ class Case:
         return y
 
     def expected(
-        self, x: NDArray[np.float32], positions: NDArray[np.int64]
+        self, x: NDArray[Any], positions: NDArray[np.int64]
     ) -> tuple[NDArray, NDArray, NDArray]:
         x, n = x.astype(np.float64), len(x)
 

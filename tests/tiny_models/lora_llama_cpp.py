@@ -9,8 +9,9 @@ Prints the logits of KEPT_IDS after each eighth token as JSON. Settings as in ru
 import ctypes
 import json
 import sys
+from typing import Any
 
-import llama_cpp as lib
+import llama_cpp as lib  # pyright: ignore[reportMissingImports]
 import numpy as np
 
 KEPT_IDS = range(5, 285, 40)
@@ -38,7 +39,8 @@ def main(path: str, tokens: str, *adapters: str) -> None:
     given = [adapter.split("=") for adapter in adapters]
     handles = [lib.llama_adapter_lora_init(model, file.encode()) for file, _ in given]
     assert all(handles), "llama.cpp refuses an adapter"
-    pointers = (type(handles[0]) * len(handles))(*handles)
+    kind: Any = type(handles[0])
+    pointers = (kind * len(handles))(*handles)
     scales = (ctypes.c_float * len(handles))(*(float(scale) for _, scale in given))
     lib.llama_set_adapters_lora(context, pointers, len(handles), scales)
     ids = [int(token) for token in tokens.split(",")]

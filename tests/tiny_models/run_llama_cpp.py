@@ -20,7 +20,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-import llama_cpp as lib
+import llama_cpp as lib  # pyright: ignore[reportMissingImports]
 import numpy as np
 from numpy.typing import NDArray
 from tiny_catalogue import (
@@ -145,7 +145,7 @@ def expected(path: Path, name: str, form: str) -> dict[str, NDArray]:
             assert np.isfinite(pooled).all() and np.isfinite(tokens).all()
             values[f"pooled{length}"] = pooled
             values[f"tokens{length}"] = tokens[:: max(1, length // 7), :KEPT_DIMS]
-        print(f"{name} {form}: {pooled[:3]}, {tokens.std():.2f}", flush=True)
+            print(f"{name} {form} {length}: {pooled[:3]}, {tokens.std():.2f}", flush=True)
     runner.close()
     return values
 
