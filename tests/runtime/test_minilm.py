@@ -153,7 +153,10 @@ def test_64_texts_of_mixed_lengths(llm: LLM) -> None:
     assert num_steps < 64  # several share a step
     order = rng.permutation(64)
     alone = np.concatenate([vectors(llm, [texts[i]]) for i in order[:24]])
-    assert cosines(together[order[:24]], alone).min() >= 0.9999
+    # A few tokens alone are rounded in another layout: with int8 activations, which are up to 6e-4
+    # away from exact ones in either, some of them to the neighbouring number.
+    least = 0.9999 if llm.config.activations == "float32" else 0.999
+    assert cosines(together[order[:24]], alone).min() >= least
     assert llm.stats.pages_used == 0
 
 
