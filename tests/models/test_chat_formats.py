@@ -65,7 +65,7 @@ def parse(
         last: Any = out[-1] if out else None
         same = type(last) is type(part) and not isinstance(part, ToolCallStart)
         if same and getattr(last, "index", 0) == getattr(part, "index", 0):
-            text: str = last.text + getattr(part, "text", "")
+            text = getattr(last, "text", "") + getattr(part, "text", "")
             out[-1] = replace(last, text=text)
         else:
             out.append(part)

@@ -4,15 +4,13 @@ The models and the runner that made the expected values are in tests/tiny_models
 there is all that a new architecture needs here.
 """
 
-import importlib.util
-import sys
+import importlib
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -30,20 +28,9 @@ TESTS = Path(__file__).resolve().parent.parent
 DATA = TESTS / "data" / "architectures"
 
 
-def _load(name: str) -> ModuleType:
-    """A module of tests/tiny_models, which import each other by name."""
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, TESTS / "tiny_models" / f"{name}.py")
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
-        spec.loader.exec_module(module)
-    return sys.modules[name]
-
-
-for _name in ("file", "model", "blocks", "dense", "encoders", "experts", "more", "further"):
-    _load(f"tiny_{_name}")
-catalogue, rounding = _load("tiny_catalogue"), _load("tiny_rounding")
+with pytest.MonkeyPatch.context() as _patch:  # they import each other by name
+    _patch.syspath_prepend(str(TESTS / "tiny_models"))
+    catalogue, rounding = map(importlib.import_module, ("tiny_catalogue", "tiny_rounding"))
 DECODERS = [name for name, tiny in catalogue.MODELS.items() if tiny.task == "logits"]
 
 # Differences in units of the largest logit. llama.cpp computes in float32.

@@ -11,6 +11,7 @@ import pytest
 from llamba import LLM, SamplingParams
 from llamba.errors import ContextLengthError, InvalidParameterError, UnsupportedTaskError
 from llamba.runtime import llm as llm_module
+from llamba.runtime.adapter_set import AdapterSet
 from llamba.runtime.batch import Batch, Logits
 from llamba.runtime.config import EngineConfig
 from llamba.runtime.load import configure
@@ -69,6 +70,7 @@ def llm(fakes: SimpleNamespace, program: Encoder, monkeypatch: pytest.MonkeyPatc
         path=Path("fake.gguf"),
         gguf=SimpleNamespace(metadata={"general.architecture": "fake-bert"}),
         weights=SimpleNamespace(hyperparameters=numbers, optional=lambda name: None),
+        adapters=AdapterSet(),
         tokenizer=fakes.Tokenizer(),
         chat_template=None,
         chat_template_error=None,

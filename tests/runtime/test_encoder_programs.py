@@ -3,12 +3,10 @@
 The models are those of tests/tiny_models, on which the reference equals llama.cpp.
 """
 
-import importlib.util
-import sys
+import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -29,20 +27,9 @@ NAMES = ("bert", "nomic-bert", "modern-bert", "gemma-embedding", "jina-bert-v2")
 PAGES = 24
 
 
-def _load(name: str) -> ModuleType:
-    """A module of tests/tiny_models, which import each other by name."""
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, TESTS / "tiny_models" / f"{name}.py")
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
-        spec.loader.exec_module(module)
-    return sys.modules[name]
-
-
-for _name in ("file", "model", "blocks", "dense", "encoders", "experts", "more", "further"):
-    _load(f"tiny_{_name}")
-catalogue = _load("tiny_catalogue")
+with pytest.MonkeyPatch.context() as _patch:  # they import each other by name
+    _patch.syspath_prepend(str(TESTS / "tiny_models"))
+    catalogue = importlib.import_module("tiny_catalogue")
 
 Open = Callable[[str], Weights]
 

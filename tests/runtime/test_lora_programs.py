@@ -1,8 +1,7 @@
 """Adapters in programs: as if merged into the weights, each token its own, else the same bits."""
 
-import importlib.util
+import importlib
 import json
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,20 +24,9 @@ from llamba.runtime.program import Program
 TESTS = Path(__file__).resolve().parent.parent
 
 
-def _load(name: str) -> ModuleType:
-    """A module of tests/tiny_models, which import each other by name."""
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, TESTS / "tiny_models" / f"{name}.py")
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
-        spec.loader.exec_module(module)
-    return sys.modules[name]
-
-
-for _name in ("file", "model", "blocks", "dense", "encoders", "experts", "more", "further"):
-    _load(f"tiny_{_name}")
-catalogue, rounding = _load("tiny_catalogue"), _load("tiny_rounding")
+with pytest.MonkeyPatch.context() as patch:  # they import each other by name
+    patch.syspath_prepend(str(TESTS / "tiny_models"))
+    catalogue, rounding = map(importlib.import_module, ("tiny_catalogue", "tiny_rounding"))
 
 pytestmark = pytest.mark.kernels
 

@@ -1,10 +1,8 @@
 """A sequence in steps equals the whole sequence, whatever a layer keeps of the past."""
 
-import importlib.util
-import sys
+import importlib
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -17,20 +15,9 @@ from llamba.runtime.kernels.reference import Reference, State
 FOLDER = Path(__file__).resolve().parent.parent / "tiny_models"
 
 
-def _load(name: str) -> ModuleType:
-    """A module of tests/tiny_models, which import each other by name."""
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
-        spec.loader.exec_module(module)
-    return sys.modules[name]
-
-
-for _name in ("file", "model", "blocks", "dense", "encoders", "experts", "more", "further"):
-    _load(f"tiny_{_name}")
-catalogue = _load("tiny_catalogue")
+with pytest.MonkeyPatch.context() as _patch:  # they import each other by name
+    _patch.syspath_prepend(str(FOLDER))
+    catalogue = importlib.import_module("tiny_catalogue")
 
 
 @pytest.mark.parametrize(
