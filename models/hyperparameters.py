@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .gguf import GGUFFile
 
 MAX_LAYERS = 1024
-MAX_HEAD_DIM = 1024
+MAX_HEAD_DIM = 576  # what the kernels' scratch is made for: DeepSeek's latent attention
 HEAD_DIM_STEP = 16
 _EPSILON = {
     Norm.RMS: "attention.layer_norm_rms_epsilon",

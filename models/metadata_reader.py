@@ -11,6 +11,8 @@ from ..errors import InvalidModelFileError, UnsupportedModelError
 
 MAX_COUNT = 1 << 24  # far above every real dimension; keeps products far below 2^63
 
+LEAST, MOST = 1e-30, 1e30
+
 
 class MetadataReader:
     """Reads keys of one architecture (`prefix`), each checked for its type and range."""
@@ -69,6 +71,8 @@ class MetadataReader:
             raise self.invalid(name, value, "a number")
         if not math.isfinite(value) or value < 0 or (value == 0 and not zero):
             raise self.invalid(name, value, "a finite positive number")
+        if value and not LEAST <= value <= MOST:  # computed with as float32
+            raise self.invalid(name, value, f"a number from {LEAST:g} to {MOST:g}")
         return float(value)
 
     def word(self, name: str, known: Collection[str], run: str) -> str | None:

@@ -30,6 +30,10 @@ class AdapterInfo:
 
 def read_adapters(lora: Lora, weights: Weights) -> tuple[list[Adapter], list[float]]:
     """The adapters of LLM(lora=...), and their scales."""
+    if not isinstance(lora, (str, Path, Sequence)):
+        raise InvalidParameterError(
+            f"lora={lora!r}: must be a path, or a list of paths or of (path, scale)"
+        )
     adapters, scales = [], []
     for path, scale in map(_as_pair, [lora] if isinstance(lora, (str, Path)) else lora):
         adapter = read_adapter(path, weights)

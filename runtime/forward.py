@@ -21,6 +21,7 @@ from .rope_table import RopeTables
 from .step import slots_of
 from .team import Team
 
+MAX_COLUMNS = 1 << 24  # of any matrix
 MAX_LOGITS = MAX_ROWS  # rows of logits a step can return
 _RUN, _WORK = (f"runtime.kernels.cpu.interpreter:{name}" for name in ("run_program", "work"))
 
@@ -130,27 +131,29 @@ def _check_sizes(weights: Weights) -> None:
     """What matmuls read must be whole vectors of 32, and heads whole ones of 16."""
     numbers, beside = weights.hyperparameters, weights.architecture.parallel_experts
     experts, latent = numbers.experts, numbers.latent
+    sizes = {"embedding": numbers.dim, "embedding of a layer": numbers.per_layer_dim}
     for layer in numbers.layers:
-        sizes = [numbers.dim, layer.num_heads * layer.value_dim]
-        heads = [layer.key_dim, layer.value_dim]
+        sizes["attention"] = layer.num_heads * layer.value_dim
+        heads = {"keys": layer.key_dim, "values": layer.value_dim}
         if not layer.experts or beside:
-            sizes.append(layer.ffn_dim)
+            sizes["feed-forward"] = layer.ffn_dim
         if layer.experts and experts is not None:
-            sizes += [experts.ffn_dim, experts.shared_ffn_dim]
+            sizes["expert"] = experts.ffn_dim
+            sizes["shared expert"] = experts.shared_ffn_dim
         if latent is not None:
-            plain = latent.key_dim - latent.rope_dim
-            heads.append(plain)
-            sizes += [latent.q_rank, latent.kv_rank]
+            heads["unrotated part"] = plain = latent.key_dim - latent.rope_dim
+            sizes |= {"rank of q": latent.q_rank, "rank of k and v": latent.kv_rank}
             if latent.absorbed:  # matmuls read the plain parts, and each head's values
-                sizes += [plain, layer.num_heads * latent.value_dim]
-        sizes = [size for size in (*sizes, numbers.per_layer_dim) if size]
-        if any(size % 32 for size in sizes):
-            raise UnsupportedModelError(
-                "embedding, attention and feed-forward sizes must be multiples of 32, "
-                f"this model has {', '.join(map(str, sizes))}"
-            )
-        if any(size % 16 or size > MAX_HEAD_DIM for size in heads):
-            raise UnsupportedModelError(
-                f"head sizes must be multiples of 16 up to {MAX_HEAD_DIM}, "
-                f"this model has {', '.join(map(str, heads))}"
-            )
+                sizes["unrotated part"] = plain
+                sizes["values"] = layer.num_heads * latent.value_dim
+        _refuse(weights, "sizes must be multiples of 32", sizes, 32, MAX_COLUMNS)
+        run = f"head sizes must be multiples of 16 up to {MAX_HEAD_DIM}"
+        _refuse(weights, run, heads, 16, MAX_HEAD_DIM)
+
+
+def _refuse(weights: Weights, run: str, sizes: dict[str, int], step: int, most: int) -> None:
+    wrong = [f"{name} {n}" for name, n in sizes.items() if n % step or n > most]
+    if wrong:
+        raise UnsupportedModelError(
+            f"{weights.gguf.path}: {run}, this model has: {', '.join(wrong)}"
+        )

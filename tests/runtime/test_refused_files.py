@@ -23,31 +23,31 @@ SIZES: list[tuple[str, Shapes, dict[str, Any], str]] = [
         "deepseek2",
         {"attn_q_a": (40, 96), "attn_q_a_norm": (40,), "attn_q_b": (144, 40)},
         {"attention.q_lora_rank": 40},
-        "this model has 96, 192, 160, 40,",
+        "this model has: rank of q 40$",
     ),
     (
         "deepseek2",
         {"attn_q_b": (120, 32), "attn_k_b": (3, 64, 24)},
         {"attention.key_length_mla": 40},
-        ", 64, 24, 96$",
+        ": unrotated part 24$",
     ),
     (
         "deepseek2",
         {"attn_v_b": (3, 20, 64), "attn_output": (96, 60)},
         {"attention.value_length_mla": 20},
-        ", 60$",
+        ": values 60$",
     ),
     (
         "deepseek2-split",
         {"attn_kv_a_mqa": (56, 96), "attn_kv_a_norm": (40,), "attn_kv_b": (192, 40)},
         {"attention.kv_lora_rank": 40},
-        ", 32, 40$",
+        ": rank of k and v 40$",
     ),
     (
         "deepseek2-split",
         {"attn_kv_a_mqa": (78, 96), "attn_kv_b": (198, 64)},
         {"rope.dimension_count": 14},
-        "multiples of 16 up to 576, this model has 48, 32, 34",
+        "multiples of 16 up to 576, this model has: unrotated part 34$",
     ),
     (
         "gemma4",
@@ -59,13 +59,13 @@ SIZES: list[tuple[str, Shapes, dict[str, Any], str]] = [
             "proj": (96, 24),
         },
         {"embedding_length_per_layer_input": 24},
-        ", 24$",
+        ": embedding of a layer 24$",
     ),
     (
         "gemma4-moe",
         dict.fromkeys(GATE, (40, 96)) | {"ffn_down": (96, 40)},
         {"feed_forward_length": 40},
-        ", 40, 64$",
+        ": feed-forward 40$",
     ),
 ]
 
