@@ -1,5 +1,6 @@
 """What `embed` and `rerank` share: where their texts come from, how the model is opened."""
 
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -9,7 +10,7 @@ import click
 from ..errors import RequestError
 from . import loading
 from .options import EngineOptions
-from .prompt import clean, read_files, read_stdin
+from .prompt import clean
 
 if TYPE_CHECKING:
     from ..runtime.llm import LLM
@@ -65,13 +66,23 @@ def open_llm(model: str, options: dict[str, Any]) -> "LLM":
 def read_texts(words: Sequence[str], files: Sequence[Path], what: str) -> list[str]:
     """The texts: arguments, the files' lines, stdin's lines (without others, or with -).
 
-    RequestError: there are none.
+    RequestError: there are none, or they are not UTF-8: a vector of other text would help nobody.
     """
     texts = [clean(word) for word in words if word != "-"]
-    for text in read_files(files):
-        texts += text.removeprefix("\ufeff").splitlines()
+    for path in files:
+        texts += _decoded(path.read_bytes(), str(path)).splitlines()
     if "-" in words or not (words or files):
-        texts += read_stdin().splitlines()
+        texts += _decoded(sys.stdin.buffer.read(), "stdin").splitlines()
     if not texts:
         raise RequestError(f"no {what}: give them as arguments, with --file, or on stdin")
     return texts
+
+
+def _decoded(data: bytes, source: str) -> str:
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise RequestError(
+            f"{source}: byte {error.start} is not UTF-8: convert it, for instance with "
+            "iconv -f latin1 -t utf-8"
+        ) from None

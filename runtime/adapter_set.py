@@ -15,6 +15,7 @@ from ..models.lora import Adapter, read_adapter
 from ..models.weights import Weights
 
 Choice = tuple[float, ...]
+MAX_SCALE = 1e6
 # What LLM(lora=...) takes: files, or pairs of a file and its scale.
 Lora = Sequence[str | Path | tuple[str | Path, float]]
 
@@ -111,9 +112,10 @@ class AdapterSet:
 
 def _check_scale(name: str, scale: Any) -> float:
     number = isinstance(scale, (int, float)) and not isinstance(scale, bool)
-    if not number or not abs(scale) <= 1e6:  # nor NaN, nor 10**400
+    if not number or not abs(scale) <= MAX_SCALE:  # nor NaN, nor 10**400
         raise InvalidParameterError(
-            f"lora: the scale of {name!r} is {str(scale)[:40]}: must be a number such as 1.0"
+            f"lora: the scale of {name!r} is {str(scale)[:40]}: must be a number such as 1.0, "
+            f"not beyond {MAX_SCALE:,.0f}"
         )
     return float(scale)
 

@@ -40,6 +40,7 @@ logger = logging.getLogger(__name__)
 Progress = Callable[[str, int, int], None]
 
 _SAMPLING_PREFIX = "general.sampling."
+_MAX_TEMPLATE = 1 << 22  # characters of a file
 _NOT_RUN = ("sequence", "mirostat", "mirostat_tau", "mirostat_eta")
 
 
@@ -276,7 +277,11 @@ def _template_source(chat_template: str | None) -> str | None:
     if "{" in chat_template or "\n" in chat_template:
         return chat_template
     try:
-        return Path(chat_template).read_text(encoding="utf-8")
+        with Path(chat_template).open(encoding="utf-8") as file:
+            text = file.read(_MAX_TEMPLATE + 1)  # a model's file, or /dev/zero, has no end
+        if len(text) > _MAX_TEMPLATE:
+            raise OSError(0, f"longer than {_MAX_TEMPLATE:,} characters")
+        return text
     except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a null byte in the name
         why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise InvalidParameterError(

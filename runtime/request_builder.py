@@ -102,7 +102,13 @@ class RequestBuilder:
             text = document[: longest * self._tokenizer.longest_token]
         self._check_length(len(query) + (0 if truncate else len(text)))
         ids = encode(query, text, template=ranking.template)
-        if truncate and len(ids) > longest > len(encode(query, "", template=ranking.template)):
+        if truncate and len(ids) > longest:
+            alone = len(encode(query, "", template=ranking.template))
+            if alone >= longest:
+                raise ContextLengthError(
+                    f"the query alone takes {alone} tokens, and the model reads {longest} of query "
+                    "and document: shorten the query"
+                )
             if ranking.in_template:  # which has an end that must stay
                 while len(ids) > longest:
                     text = text[: min(len(text) - 1, len(text) * longest // len(ids))]

@@ -64,6 +64,7 @@ class Reranks:
         truncate: bool = False,
         priority: int = 0,
         cache_prompt: bool = True,
+        lora: Mapping[str, float] | None = None,
     ) -> list[RerankResult]:
         """Sort documents by how well they fit a query, the best one first.
 
@@ -81,7 +82,7 @@ class Reranks:
                 they are as the model gives them, of any size, as in llama.cpp; those of
                 yes-or-no models are probabilities already.
             truncate: cut documents that are too long for the context, instead of refusing them.
-            priority, cache_prompt: as in embed().
+            priority, cache_prompt, lora: as in embed().
 
         Raises:
             UnsupportedTaskError: the model is no reranker.
@@ -96,6 +97,7 @@ class Reranks:
             truncate=truncate,
             priority=priority,
             cache_prompt=cache_prompt,
+            lora=lora,
         )
         scores = []
         for index, output in enumerate(stream.results()):
@@ -114,6 +116,7 @@ class Reranks:
         priority: int = 0,
         timeout_s: float | None = None,
         cache_prompt: bool = True,
+        lora: Mapping[str, float] | None = None,
     ) -> RequestStream:
         """Start scoring and return at once; arguments and errors as in rerank().
 
@@ -123,7 +126,12 @@ class Reranks:
         self._builder.check_params((), priority=priority, timeout_s=timeout_s)
         ranking = self._builder.choose_ranking(normalize)
         _check_texts(query, documents)
-        options = {"priority": priority, "timeout_s": timeout_s, "cache_prompt": cache_prompt}
+        options: dict[str, Any] = {
+            "priority": priority,
+            "timeout_s": timeout_s,
+            "cache_prompt": cache_prompt,
+            "adapters": self._builder.choose_adapters(lora),
+        }
         requests: list[Request] = []
         for index, document in enumerate(documents):
             try:

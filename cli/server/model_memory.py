@@ -29,6 +29,20 @@ def measure(source: str, engine: Mapping[str, Any]) -> MemoryNeed:
         gguf.close()
 
 
+def fit_context(source: str, engine: Mapping[str, Any]) -> dict[str, Any]:
+    """The engine's settings with a context no longer than the model's own."""
+    from ...models.gguf import GGUFFile
+    from ...models.store import resolve
+
+    length = engine.get("context_length")
+    if not isinstance(length, int):
+        return dict(engine)
+    with GGUFFile.open(resolve(source)) as gguf:
+        longest = gguf.metadata.get(f"{gguf.metadata.get('general.architecture')}.context_length")
+    fits = not isinstance(longest, int) or longest < 1 or length <= longest
+    return {**engine, "context_length": length if fits else longest}
+
+
 class MemoryBudget:
     """What all models together may take.
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ...errors import OverloadedError, ResourceError
-from .model_memory import MemoryBudget, measure
+from .model_memory import MemoryBudget, fit_context, measure
 from .model_names import ModelNames, Offered
 from .request_record import RequestRecord, current
 from .served import ModelEntry, ServedModel
@@ -258,8 +258,7 @@ class Models:
             if not others:
                 self._budget.nothing_loaded()
             try:
-                source, engine = slot.offered.source, self._engine(slot.offered)
-                slot.need = await self._worker.call(self._need_of, source, engine)
+                slot.need = await self._worker.call(self._measure, slot.offered)
                 self._budget.check(slot.offered.name, slot.need, list(_needs(others)))
                 return
             except ResourceError:
@@ -274,7 +273,12 @@ class Models:
     def _engine(self, offered: Offered) -> dict[str, Any]:
         """Keyword arguments of LLM."""
         lora = self._settings.lora.get(offered.name)
-        return {**self._settings.engine, **({"lora": lora} if lora else {})}
+        engine = {**self._settings.engine, **({"lora": lora} if lora else {})}
+        # One --ctx-size for all: those with less room have what they have.
+        return engine if len(self._names.all()) < 2 else fit_context(offered.source, engine)
+
+    def _measure(self, offered: Offered) -> "MemoryNeed":
+        return self._need_of(offered.source, self._engine(offered))
 
     def _open(self, offered: Offered) -> ServedModel:
         from ...models.chat import find_reasoning_format, find_tool_format

@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...models.chat import (
@@ -140,7 +141,7 @@ class Running:
             reason = "abort"
             raise
         finally:
-            await self._end(reason, outputs[-1] if outputs else None)
+            await self._end(reason, _together(outputs))
 
     # -- inside -----------------------------------------------------------------------------------
     def _readers(self, output: "RequestOutput") -> "list[_Reader]":
@@ -197,6 +198,19 @@ class Running:
         metrics = None if output is None else output.metrics
         self._server.books.ended(self.model, self._dialect, reason, metrics)
         await self._lease.aclose()
+
+
+def _together(outputs: "list[RequestOutput]") -> "RequestOutput | None":
+    """The last of several texts' outputs, with the counts of all."""
+    if not outputs:
+        return None
+    metrics = replace(
+        outputs[-1].metrics,
+        prompt_tokens=sum(each.metrics.prompt_tokens for each in outputs),
+        cached_tokens=sum(each.metrics.cached_tokens for each in outputs),
+        queue_s=max(each.metrics.queue_s for each in outputs),
+    )
+    return replace(outputs[-1], metrics=metrics)
 
 
 class _Reader:

@@ -90,6 +90,7 @@ async def start_embed(server: Server, dialect: str, task: EmbedTask) -> Running:
             priority=task.priority,
             timeout_s=_timeout(server, task),
             cache_prompt=task.cache_prompt,
+            **_lora(server, model, task),
         )
         return Running(server, dialect, model, stream, lease, task)
     except BaseException:

@@ -190,3 +190,13 @@ def test_encoders_neither_chat_nor_run_a_benchmark(
     llm.chat_template = None
     result = invoke("chat", "smollm2", input="hello\n")
     assert result.exit_code == 5 and result.stderr == "error: an encoder\n" and llm.closed
+
+
+def test_text_that_is_not_utf_8_is_refused(invoke, fake, tmp_path: Path) -> None:
+    """A vector of what it might have meant would help nobody."""
+    path = tmp_path / "latin1.txt"
+    path.write_bytes("caf\xe9".encode("latin-1"))
+    for command in (("embed", "model"), ("rerank", "model", "coffee")):
+        result = invoke(*command, "--file", str(path))
+        assert result.exit_code == 2 and fake.calls == []
+        assert "byte 3 is not UTF-8" in result.stderr and "latin1.txt" in result.stderr

@@ -361,6 +361,8 @@ def test_bad_settings(tiny_gguf: Callable[..., Path]) -> None:
             LLM(path, **{name: bad})  # type: ignore[arg-type]
     with pytest.raises(InvalidParameterError, match="chat_template"):
         LLM(path, chat_template="no-such-file.jinja")
+    with pytest.raises(InvalidParameterError, match=r"a readable file \(longer than 4,194,304 ch"):
+        LLM(path, chat_template="/dev/zero")
     with pytest.raises(InvalidParameterError, match="seed"):
         LLM(path, seed=1.5)  # type: ignore[arg-type]
 

@@ -91,6 +91,20 @@ def test_chats_and_embeddings_choose_as_well(llm: LLM) -> None:
 
 
 @pytest.mark.kernels
+def test_rerankers_choose_as_well(
+    tiny_models: ModuleType, adapter_file: ModuleType, tmp_path: Path
+) -> None:
+    model = tiny_models.write(tmp_path, "qwen3-rank", "F32")
+    pairs = adapter_file.random_pairs(model, adapter_file.matrices(model), rank=4)
+    path = adapter_file.write_adapter(tmp_path / "one.gguf", pairs, architecture="qwen3")
+    with LLM(model, lora=path, num_threads=1, activations="float32") as llm:
+        scores = [llm.rerank("1", ["2"], lora=lora)[0].score for lora in (None, {"one": 1}, {})]
+        assert scores[0] == scores[1] != scores[2]
+        with pytest.raises(InvalidParameterError, match="no adapter 'two'"):
+            llm.rerank("1", ["2"], lora={"two": 1})
+
+
+@pytest.mark.kernels
 def test_default_scales_change(files: Files) -> None:
     with files.llm((files.one, 0.5), files.two) as llm:
         before = ids(llm.generate([PROMPT], GREEDY))

@@ -85,6 +85,9 @@ def test_the_files_own_kind() -> None:
     assert kind(2, "last") == kind(4, "last") == "last"
     with pytest.raises(InvalidParameterError, match="pooling_type 4"):
         kind(4)
+    for damaged in (np.array([1, 0]), "x", 1e30):
+        with pytest.raises(InvalidParameterError, match="gives no embedding"):
+            kind(damaged)
 
 
 @pytest.mark.parametrize(

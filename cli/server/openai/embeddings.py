@@ -74,7 +74,12 @@ def embed_task(body: EmbeddingBody, settings: ServerSettings) -> EmbedTask:
         if not text:
             where = "input" if len(body.input) == 1 else f"input[{i}]"
             raise bad_request(f"{where}: an empty text has no embedding: leave it out", param=where)
-    return EmbedTask(**body.common(), inputs=body.input, dimensions=body.dimensions)
+    return EmbedTask(
+        **body.common(),
+        inputs=body.input,
+        dimensions=body.dimensions,
+        truncate=bool(body.truncate),
+    )
 
 
 def _encoded(vector: "NDArray[np.float32]", as_base64: bool) -> Any:

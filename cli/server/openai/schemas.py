@@ -161,5 +161,8 @@ class EmbeddingBody(RequestBody):
     input: Prompts
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: int | None = Field(None, ge=1)
+    truncate: bool | None = Field(
+        None, description="true: too long texts are cut, instead of refused."
+    )
 
     refused = {"add_special_tokens": ((True,), "the tokenizer decides about them")}

@@ -82,10 +82,20 @@ def test_adapters(live: Any) -> None:
         for i in range(2)
     ]
     assert chats[0] != chats[1]
+    vectors = [
+        live.post("/v1/embeddings", {"model": "changed", "input": PROMPT, **fields}).json()["data"]
+        for fields in ({}, {"lora": [{"id": 0, "scale": 1}]}, {"lora": [{"id": 1, "scale": 1}]})
+    ]
+    assert vectors[0] == vectors[1] != vectors[2]
+    # A model that is no reranker says so, with adapters as well.
+    response = live.post("/v1/rerank", {"model": "changed", "query": "a", "documents": ["b"]})
+    assert response.status_code == 400 and "is no reranker" in response.text
     # The default changes.
     assert live.post("/lora-adapters", [{"id": 1, "scale": 1.0}]).json() == {"success": True}
     assert [each["scale"] for each in live.get("/lora-adapters").json()] == [0.0, 1.0]
     assert completed(live, "changed") == two
+    changed = live.post("/v1/embeddings", {"model": "changed", "input": PROMPT}).json()["data"]
+    assert changed == vectors[2]
     assert live.post("/lora-adapters?model=changed", []).status_code == 200
     assert completed(live, "changed") == plain
     # What is wrong is told.

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from llamba.cli.server import models as models_module
-from llamba.cli.server.model_memory import MemoryBudget, measure
+from llamba.cli.server.model_memory import MemoryBudget, fit_context, measure
 from llamba.cli.server.model_names import ModelNames
 from llamba.cli.server.models import Models
 from llamba.cli.server.settings import ServerSettings
@@ -25,6 +25,7 @@ from llamba.errors import (
     ResourceError,
 )
 from llamba.models import chat
+from llamba.models.gguf import GGUFFile
 from llamba.runtime.memory import MemoryNeed
 
 MB = 1_000_000
@@ -462,3 +463,14 @@ def test_the_loading_thread_outlives_errors_and_those_who_wait() -> None:
         worker.stop()
 
     run(work)
+
+
+def test_one_context_for_models_of_several(tiny_gguf: Callable[..., Path]) -> None:
+    """A model whose own context is shorter than --ctx-size keeps its own (a BERT beside a chat)."""
+    path = str(tiny_gguf())
+    longest = GGUFFile.open(path).metadata["llama.context_length"]
+    for given, used in ((longest * 8, longest), (longest // 2, longest // 2), (None, None)):
+        assert fit_context(path, {"context_length": given, "seed": 1}) == {
+            "context_length": used,
+            "seed": 1,
+        }

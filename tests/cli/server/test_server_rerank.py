@@ -97,6 +97,8 @@ def test_too_long_documents(encoders_live: Any) -> None:
     assert "documents[1]" in error["message"] and "256" in error["message"]
     assert "texts[0]" in refused(encoders_live, query=QUERY, texts=[long])["message"]
     assert len(rerank(encoders_live, documents=["1", long], truncate=True)["results"]) == 2
+    error = refused(encoders_live, query=long, documents=["1"], truncate=True)
+    assert error["code"] == "context_length_exceeded" and "shorten the query" in error["message"]
 
 
 @pytest.mark.parametrize("model", ["embed", "decoder"])
@@ -123,6 +125,8 @@ def test_embeddings_of_encoders(encoders_live: Any) -> None:
     long: dict[str, Any] = body | {"input": ["1 " * 400]}
     error = refused(encoders_live, "/v1/embeddings", **long)
     assert error["code"] == "context_length_exceeded" and "402 tokens" in error["message"]
+    cut = encoders_live.post("/v1/embeddings", long | {"truncate": True}).json()
+    assert cut["usage"]["prompt_tokens"] == 256
     cut = encoders_live.post("/api/embed", long).json()  # Ollama cuts
     assert cut["prompt_eval_count"] == 256
     reply = encoders_live.post("/api/embed", long | {"truncate": False})
@@ -153,9 +157,10 @@ def test_encoders_answer_nobody(
 
 def test_what_is_counted_and_logged(encoders_live: Any) -> None:
     before = len(encoders_live.log)
-    rerank(encoders_live, documents=DOCUMENTS)
+    used = rerank(encoders_live, documents=DOCUMENTS)["usage"]["prompt_tokens"]
     [line] = [each for each in encoders_live.log[before:] if each.get("path") == "/v1/rerank"]
     assert line["status"] == 200
+    assert line["prompt_tokens"] == used  # of all documents, not of one
     metrics = encoders_live.get("/metrics").text
     assert any('"/v1/rerank"' in row and "http_requests" in row for row in metrics.splitlines())
     assert "/v1/rerank" in encoders_live.get("/openapi.json").json()["paths"]
