@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -78,13 +77,6 @@ def wanted(load: dict[str, Any], others: dict[str, Any]) -> bool:
     return True
 
 
-@dataclass(frozen=True)
-class LoadOptions(EngineOptions):
-    """With what `bench` may set besides."""
-
-    max_sequences: int | None = None
-
-
 def bench(
     models: tuple[str, ...],
     threads: list[int] | None,
@@ -110,15 +102,14 @@ def bench(
     failed = False
     for model in models:
         for num_threads in threads or [None]:
-            options = LoadOptions(
+            options = EngineOptions(
                 num_threads,
                 load["ctx_size"],
                 activations,
-                max_sequences=limit,
                 lora=lora_from(load["lora"]),
                 **cache,
             )
-            with closing(loading.open_llm(model, options)) as llm:
+            with closing(loading.open_llm(model, options, max_sequences=limit)) as llm:
                 _check_lengths(llm, jobs)
                 outcomes, preemptions = asyncio.run(
                     _measure(llm, jobs, clients, temperature, warmup)

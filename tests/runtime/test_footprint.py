@@ -127,8 +127,8 @@ def test_sizes_from_the_free_memory(weights: Weights, monkeypatch: pytest.Monkey
     assert sizes() == (4096, 6144)
     assert sizes(cache_type="q8_0") == (4096, 8192)
     assert sizes(context_length=1024) == (1024, 2048)
-    with pytest.raises(InvalidParameterError, match="cache_type='f32'.*f16, q8_0"):
-        sizes(cache_type="f32")
+    with pytest.raises(InvalidParameterError, match="cache_type='q4_0'.*f16, f32, q8_0"):
+        sizes(cache_type="q4_0")
     with pytest.raises(InvalidParameterError, match="max_sequences=0"):
         sizes(max_sequences=0)
 
