@@ -147,9 +147,9 @@ def command(
                 raise no_text(weights.architecture.name, weights.hyperparameters.num_labels)
             facts = about(weights)
             adapters, scales = read_adapters(lora_from(load["lora"]) or (), weights)
-            more = {"adapters": adapters} if adapters else {}
+            added = {"adapters": adapters} if adapters else {}
             for num_threads in threads or [default_num_threads()]:
-                program = _build(weights, tests, num_threads, ubatch_size, settings | more)
+                program = _build(weights, tests, num_threads, ubatch_size, settings | added)
                 bench = Bench(program, weights.hyperparameters.vocab_size, adapters=tuple(scales))
                 try:
                     for count in repetitions:

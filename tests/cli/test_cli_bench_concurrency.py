@@ -207,10 +207,10 @@ def opened(monkeypatch, tiny_gguf) -> list[tuple[FakeLLM, Any]]:
     found: list[tuple[FakeLLM, Any]] = []
     path = tiny_gguf()
 
-    def open_llm(name: str, options: Any) -> FakeLLM:
+    def open_llm(name: str, options: Any, *, max_sequences: int) -> FakeLLM:
         assert name == "tiny"
         llm = FakeLLM(Weights.open(GGUFFile.open(path)), limit=options.context_length or 4096)
-        found.append((llm, options))
+        found.append((llm, {**options.given(), "max_sequences": max_sequences}))
         return llm
 
     monkeypatch.setattr(loading, "open_llm", open_llm)
@@ -223,8 +223,7 @@ SHORT = ("--prompt-tokens", "6", "--output-tokens", "3")
 def test_report(invoke, opened) -> None:
     result = invoke("bench", "tiny", "--concurrency", "20", *SHORT, "-t", "2", "--kv-tokens", "512")
     assert result.exit_code == 0, result.output
-    [(llm, options)] = opened
-    given = options.given()
+    [(llm, given)] = opened
     assert (given["max_sequences"], given["num_threads"], given["kv_tokens"]) == (20, 2, 512)
     assert llm.closed and llm.most == 20
     assert len(llm.submitted) == 81  # a warm-up, and four a client
