@@ -13,7 +13,7 @@ lora_option = click.option(
     "lora",
     multiple=True,
     metavar="FILE[:SCALE]",
-    help="Change the model by a LoRA adapter (a GGUF file), merged into nothing; repeatable.",
+    help="Change the model by a LoRA adapter (a GGUF file), the weights as they are; repeatable.",
 )
 
 

@@ -14,6 +14,7 @@ from .console import note, print_json, print_table, printable, size
 
 if TYPE_CHECKING:
     from ..models.gguf import GGUFFile
+    from ..models.weights import Weights
 
 MAX_VALUE_LEN = 80
 MAX_CONTEXT_LENGTH = 1 << 24  # EngineConfig's
@@ -94,6 +95,7 @@ def _needs(gguf: "GGUFFile", context_length: int | None) -> dict[str, Any]:
         return {"runs": False, "why_not": str(error)}
     return {
         "runs": True,
+        "made_for": _made_for(weights),
         "memory": {
             "context_length": length,
             "weights_mapped": sum(t.num_bytes for t in gguf.tensors.values()),
@@ -101,6 +103,13 @@ def _needs(gguf: "GGUFFile", context_length: int | None) -> dict[str, Any]:
             "arena": need.arena,
         },
     }
+
+
+def _made_for(weights: "Weights") -> str:
+    """What the model is for: its commands."""
+    if weights.hyperparameters.num_labels:
+        return "rerank"
+    return "generate, chat, embed" if weights.architecture.causal else "embed"
 
 
 def _array_len(gguf: "GGUFFile", key: str) -> int | None:
@@ -159,7 +168,8 @@ def _print(value: dict[str, Any], tensors: list[dict[str, Any]]) -> None:
         ),
     ]
     if adapter is None:
-        rows.append(("runs here", "yes" if value["runs"] else f"no: {value['why_not']}"))
+        runs = f"yes, to {value['made_for']}" if value["runs"] else f"no: {value['why_not']}"
+        rows.append(("runs here", runs))
     if memory:
         own = memory["kv_cache"] + memory["arena"]
         rows.append(

@@ -9,6 +9,7 @@ import click
 
 from ..errors import RequestError
 from . import loading
+from .lora import lora_from, lora_option
 from .options import EngineOptions
 from .prompt import clean
 
@@ -28,7 +29,7 @@ def text_options(command: _F) -> _F:
                 "files",
                 multiple=True,
                 type=click.Path(exists=True, dir_okay=False, path_type=Path),
-                help="Texts from a file, one a line; repeatable.",
+                help="Texts from a file, one a line (empty ones are none); repeatable.",
             ),
             click.option("--truncate", is_flag=True, help="Cut texts that are too long."),
             click.option("-t", "--threads", type=int, help="[the physical cores we may use]"),
@@ -44,6 +45,7 @@ def text_options(command: _F) -> _F:
                 type=click.Choice(["int8", "float32"]),
                 help="float32 is exact and slow [int8]",
             ),
+            lora_option,
         )
     ):
         command = option(command)
@@ -58,6 +60,7 @@ def open_llm(model: str, options: dict[str, Any]) -> "LLM":
             num_threads=options.pop("threads"),
             context_length=options.pop("ctx_size"),
             activations=options.pop("activations"),
+            lora=lora_from(options.pop("lora")),
         ),
         max_sequences=None,
     )
@@ -66,21 +69,23 @@ def open_llm(model: str, options: dict[str, Any]) -> "LLM":
 def read_texts(words: Sequence[str], files: Sequence[Path], what: str) -> list[str]:
     """The texts: arguments, the files' lines, stdin's lines (without others, or with -).
 
+    Empty lines are none.
+
     RequestError: there are none, or they are not UTF-8: a vector of other text would help nobody.
     """
     texts = [clean(word) for word in words if word != "-"]
     for path in files:
-        texts += _decoded(path.read_bytes(), str(path)).splitlines()
+        texts += _lines(path.read_bytes(), str(path))
     if "-" in words or not (words or files):
-        texts += _decoded(sys.stdin.buffer.read(), "stdin").splitlines()
+        texts += _lines(sys.stdin.buffer.read(), "stdin")
     if not texts:
         raise RequestError(f"no {what}: give them as arguments, with --file, or on stdin")
     return texts
 
 
-def _decoded(data: bytes, source: str) -> str:
+def _lines(data: bytes, source: str) -> list[str]:
     try:
-        return data.decode("utf-8-sig")
+        return [line for line in data.decode("utf-8-sig").splitlines() if line.strip()]
     except UnicodeDecodeError as error:
         raise RequestError(
             f"{source}: byte {error.start} is not UTF-8: convert it, for instance with "

@@ -81,7 +81,7 @@ class LLM(Generates, Embeds, Reranks):
         cache_type: str = "f16",
         deterministic: bool = False,
         prefix_cache: bool = True,
-        lora: Lora = (),
+        lora: Lora | None = None,
         progress: Progress | None = None,
     ) -> None:
         # Seeds are checked first: a model takes long to load for an error after it.

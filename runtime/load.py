@@ -77,7 +77,7 @@ def load(
     cache_type: str = "f16",
     deterministic: bool = False,
     prefix_cache: bool = True,
-    lora: Lora = (),
+    lora: Lora | None = None,
     progress: Progress | None = None,
 ) -> Loaded:
     """Load a model; `LLM` documents the arguments and the errors."""
@@ -88,7 +88,7 @@ def load(
     gguf = GGUFFile.open(path)
     try:
         weights = Weights.open(gguf)
-        adapters, scales = read_adapters(lora, weights)
+        adapters, scales = read_adapters(lora or (), weights)
         config = configure(
             weights,
             context_length=context_length,
@@ -281,6 +281,8 @@ def _template_source(chat_template: str | None) -> str | None:
             text = file.read(_MAX_TEMPLATE + 1)  # a model's file, or /dev/zero, has no end
         if len(text) > _MAX_TEMPLATE:
             raise OSError(0, f"longer than {_MAX_TEMPLATE:,} characters")
+        if "{{" not in text and "{%" not in text:  # it would drop what people say
+            raise OSError(0, "a file without any {{ }} or {% %}")
         return text
     except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a null byte in the name
         why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"

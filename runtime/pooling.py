@@ -51,10 +51,10 @@ def choose_pooling(
         known = isinstance(of_file, int)  # a damaged file may have an array there
         kind = "mean" if of_file is None else _OF_FILE.get(of_file) if known else None
         if kind is None:
-            why = " (rank: it is a reranker or classifier)" if known and of_file == _RANK else ""
+            why = " (rank: it is a reranker: let it rerank)" if known and of_file == _RANK else ""
             raise InvalidParameterError(
-                f"the file's pooling_type {str(of_file)[:40]}{why} gives no embedding: "
-                "pass pooling=" + " or ".join(map(repr, KINDS))
+                f"the file's pooling_type {str(of_file)[:40]}{why} gives no embedding; the command "
+                f"line's --pooling and Python's pooling= make one all the same: {', '.join(KINDS)}"
             )
     elif kind not in KINDS:
         names = ", ".join((*KINDS, "rank"))

@@ -26,7 +26,13 @@ SAME_TESTS = [
     "quant/test_cpu_edges.py",
     "runtime/test_kernels_activations.py",
     "runtime/test_kernels_attention.py",
-    "runtime/test_program.py",
+    # Whole programs of mixed formats, in every layout; the kernels' tests above have each format.
+    *(
+        f"runtime/test_program.py::{test}[{model}]"
+        for test in ("test_exact_path_equals_the_reference", "test_int8_path_stays_near")
+        for model in ("qwen2-mixed", "gemma3-mixed")
+    ),
+    "runtime/test_program.py::test_chunks_and_single_tokens",
     "runtime/test_fast_path.py::test_smollm2",
 ]
 KERNELS = "runtime.kernels.cpu."

@@ -229,5 +229,5 @@ def test_engine_config() -> None:
             config(**{name: bad})
     with pytest.raises(InvalidParameterError, match="activations='f8'.*int8, float32"):
         config(activations="f8")
-    with pytest.raises(InvalidParameterError, match="cache_type='q4_0'.*f16, q8_0"):
+    with pytest.raises(InvalidParameterError, match="cache_type='q4_0'.*f16, f32, q8_0"):
         config(cache_type="q4_0")

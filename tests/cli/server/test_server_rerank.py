@@ -2,6 +2,7 @@
 
 import base64
 import struct
+import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -158,7 +159,12 @@ def test_encoders_answer_nobody(
 def test_what_is_counted_and_logged(encoders_live: Any) -> None:
     before = len(encoders_live.log)
     used = rerank(encoders_live, documents=DOCUMENTS)["usage"]["prompt_tokens"]
-    [line] = [each for each in encoders_live.log[before:] if each.get("path") == "/v1/rerank"]
+    lines: list[dict[str, Any]] = []
+    until = time.monotonic() + 20
+    while not lines and time.monotonic() < until:  # the reply may be here before its line
+        time.sleep(0.01)
+        lines = [each for each in encoders_live.log[before:] if each.get("path") == "/v1/rerank"]
+    [line] = lines
     assert line["status"] == 200
     assert line["prompt_tokens"] == used  # of all documents, not of one
     metrics = encoders_live.get("/metrics").text
