@@ -3,12 +3,13 @@
 import importlib
 import inspect
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
 from .jit import symbol, write_object
-from .target import target
+from .target import Target, target
 
 # What object code may call outside itself: LLVM's own library calls the yield in the barrier,
 # and what parks a thread.
@@ -25,6 +26,7 @@ def compile_kernel(kernel: str) -> bytes:
     from numba import types
 
     wanted = target()
+    machine = _machine(wanted)
     module_name, function_name = kernel.split(":")
     root = __name__.rsplit(".", 2)[0]
     function: Any = getattr(importlib.import_module(f"{root}.{module_name}"), function_name)
@@ -45,19 +47,11 @@ define i64 @{symbol(kernel)}({arguments}) {{
 }}
 declare i32 {inner}(ptr, ptr{declared})
 """
-    module = llvm.parse_assembly(compiled.library.get_llvm_str())
-    module.link_in(llvm.parse_assembly(wrapper))
+    module = _parse(compiled.library.get_llvm_str(), machine)
+    module.link_in(_parse(wrapper, machine))
     for value in [*module.functions, *module.global_variables]:
         if not value.is_declaration and value.name != symbol(kernel):
             value.linkage = llvm.Linkage.internal
-    machine = llvm.Target.from_default_triple().create_target_machine(
-        cpu=wanted.cpu,
-        features=wanted.features,
-        opt=3,
-        reloc="default",
-        codemodel="jitdefault",
-        jit=True,
-    )
     options = llvm.create_pipeline_tuning_options(speed_level=3)
     options.loop_vectorization = False
     options.slp_vectorization = False
@@ -73,6 +67,54 @@ declare i32 {inner}(ptr, ptr{declared})
     if folder := os.environ.get("LLAMBA_ASM"):  # for reading what a kernel became
         Path(folder, f"{symbol(kernel)}.s").write_text(machine.emit_assembly(module))
     return machine.emit_object(module)
+
+
+def _machine(wanted: Target) -> Any:
+    """LLVM's code generator; for another architecture than this one's Linux code."""
+    import llvmlite.binding as llvm
+
+    if wanted.is_host:
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+        found = llvm.Target.from_default_triple()
+    else:
+        llvm.initialize_all_targets()
+        llvm.initialize_all_asmprinters()
+        found = llvm.Target.from_triple(f"{wanted.arch}-unknown-linux-gnu")
+        _leave_code_to_us()
+    return found.create_target_machine(
+        cpu=wanted.cpu,
+        features=wanted.features,
+        opt=3,
+        reloc="default",
+        codemodel="jitdefault",
+        jit=True,
+    )
+
+
+def _leave_code_to_us() -> None:
+    """Numba makes the host's machine code of what it compiled: not of a foreign target's."""
+    from numba.core import codegen, cpu
+
+    def no_executable(self: Any, library: Any, fndesc: Any, env: Any) -> Any:
+        library._ensure_finalized()
+        return [].append  # never called; Numba tells functions apart by its identity
+
+    libraries: Any = codegen.JITCodeLibrary
+    contexts: Any = cpu.CPUContext
+    libraries._finalize_specific = lambda self: None
+    contexts.get_executable = no_executable
+
+
+def _parse(text: str, machine: Any) -> Any:
+    """A module, laid out as the target machine wants it."""
+    import llvmlite.binding as llvm
+
+    module = llvm.parse_assembly(
+        re.sub(r'^target (?:datalayout|triple) = ".*"$', "", text, flags=re.M)
+    )
+    module.triple, module.data_layout = machine.triple, str(machine.target_data)
+    return module
 
 
 def main() -> None:

@@ -119,7 +119,7 @@ def cache_key(wanted: Target) -> str:
     for file in files:
         digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
     digest.update(f"{version('numba')} {version('llvmlite')} {sys.version_info[:2]}".encode())
-    digest.update(f"{wanted.cpu} {wanted.features} {wanted.isa}".encode())
+    digest.update(f"{wanted.arch} {wanted.cpu} {wanted.features} {wanted.isa}".encode())
     return digest.hexdigest()[:24]
 
 
@@ -155,10 +155,11 @@ class _Worker:
     """One compiler process; fed by a thread, one kernel name a line."""
 
     def __init__(self, folder: Path, wanted: Target) -> None:
+        own = wanted.is_host  # Numba itself only knows the host's architecture
         environment = dict(
             os.environ,
-            NUMBA_CPU_NAME=wanted.cpu,
-            NUMBA_CPU_FEATURES=wanted.features,
+            NUMBA_CPU_NAME=wanted.cpu if own else "",
+            NUMBA_CPU_FEATURES=wanted.features if own else "",
             # The SIMD is explicit; the vectorizers only lengthen the scalar remainders.
             NUMBA_LOOP_VECTORIZE="0",
             NUMBA_SLP_VECTORIZE="0",

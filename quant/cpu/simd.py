@@ -11,11 +11,11 @@ from numba import njit
 from numba.core import types
 
 from ..target import target
+from .native import native
 from .vector import (
     ELEMENTS,
     F32,
     I8,
-    I16,
     I32,
     I64,
     SCALARS,
@@ -33,6 +33,7 @@ from .vector import (
 
 ISA = target().isa
 LANES = target().lanes
+ROWS = target().rows
 
 # error_model: no checks for division by zero; the kernels have none.
 kernel = njit(error_model="numpy", nogil=True)
@@ -267,43 +268,21 @@ sum_i32x16 = sum_i32(16)
 def dot4_code(b: Builder, acc: Value, u: Value, s: Value, *, wide: bool) -> Value:
     """acc[i] += sum of u[4i+j] * s[4i+j], j < 4; u unsigned bytes, s signed bytes.
 
-    `wide` says that u may exceed 127, where AVX2's vpmaddubsw would saturate.
+    `wide` says that u may exceed 127: AVX2's vpmaddubsw would saturate, and it is no signed byte.
     """
     count = acc.type.count
-    native = {"avx512vnni": 16, "avxvnni": 8, "avx2": 8}[ISA]
-    if count > native:
+    width = native.NATIVE[ISA]
+    if count > width:
         parts = []
-        for k in range(0, count, native):
-            some, bytes_ = list(range(k, k + native)), list(range(4 * k, 4 * (k + native)))
+        for k in range(0, count, width):
+            some, bytes_ = list(range(k, k + width)), list(range(4 * k, 4 * (k + width)))
             part = (lanes(b, acc, acc, some), lanes(b, u, u, bytes_), lanes(b, s, s, bytes_))
-            parts.append(dot4_code(b, *part, wide=wide))
+            parts.append(native.dot4(b, *part, ISA, wide=wide))
         while len(parts) > 1:
             both = list(range(2 * parts[0].type.count))
             parts = [lanes(b, parts[i], parts[i + 1], both) for i in range(0, len(parts), 2)]
         return parts[0]
-    v32, v16, v8 = (ir.VectorType(t, n * count) for t, n in ((I32, 1), (I16, 2), (I8, 4)))
-    if ISA in ("avx512vnni", "avxvnni"):
-        function = declare(b, f"llvm.x86.avx512.vpdpbusd.{count * 32}", v32, [v32, v8, v8])
-        return b.call(function, [acc, u, s])
-    bits = 32 * count
-    if count == 4:  # the 128-bit forms have names of their own
-        bytes_name, words_name = "llvm.x86.ssse3.pmadd.ub.sw.128", "llvm.x86.sse2.pmadd.wd"
-    else:
-        bytes_name, words_name = "llvm.x86.avx2.pmadd.ub.sw", "llvm.x86.avx2.pmadd.wd"
-        assert bits == 256
-    words = declare(b, words_name, v32, [v16, v16])
-    if not wide:
-        pairs = b.call(declare(b, bytes_name, v16, [v8, v8]), [u, s])
-        ones = ir.Constant(v16, [1] * (2 * count))
-        return b.add(acc, b.call(words, [pairs, ones]))
-    eight = ir.Constant(v16, [8] * (2 * count))
-    u16, s16 = b.bitcast(u, v16), b.bitcast(s, v16)
-    even = b.call(
-        words,
-        [b.and_(u16, ir.Constant(v16, [255] * (2 * count))), b.ashr(b.shl(s16, eight), eight)],
-    )
-    odd = b.call(words, [b.lshr(u16, eight), b.ashr(s16, eight)])
-    return b.add(acc, b.add(even, odd))
+    return native.dot4(b, acc, u, s, ISA, wide=wide)
 
 
 def dot4(count: int, *, wide: bool = False) -> Any:

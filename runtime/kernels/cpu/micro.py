@@ -16,7 +16,7 @@ from numba.core import types
 
 from ....quant.cpu.blocks32 import CpuFormat
 from ....quant.cpu.prefetch import prefetch
-from ....quant.cpu.simd import LANES, dot4_code, fma, inline, load, make, zero
+from ....quant.cpu.simd import LANES, ROWS, dot4_code, fma, inline, load, make, zero
 from ....quant.cpu.vector import (
     F32,
     I8,
@@ -31,9 +31,6 @@ from ....quant.cpu.vector import (
     splat,
     vec,
 )
-
-# Accumulators of one micro kernel: with LANES = 16 there are 32 registers, with 8 there are 16.
-ROWS = 8 if LANES == 16 else 4
 
 _float = vec("f32", LANES)
 _ints = Registers(vec("i32", LANES), ROWS)
