@@ -15,7 +15,6 @@ from .native import native
 from .vector import (
     ELEMENTS,
     F32,
-    I8,
     I32,
     I64,
     SCALARS,
