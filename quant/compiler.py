@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .jit import symbol, write_object
+from .object_code import undefined_symbols
 from .target import Target, target
 
 # What object code may call outside itself: LLVM's own library calls the yield in the barrier,
@@ -26,6 +27,7 @@ def compile_kernel(kernel: str) -> bytes:
     from numba import types
 
     wanted = target()
+    _leave_code_to_us()
     machine = _machine(wanted)
     module_name, function_name = kernel.split(":")
     root = __name__.rsplit(".", 2)[0]
@@ -57,16 +59,15 @@ declare i32 {inner}(ptr, ptr{declared})
     options.slp_vectorization = False
     builder = llvm.create_pass_builder(machine, options)
     builder.getModulePassManager().run(module, builder)
-    foreign = [
-        f.name
-        for f in module.functions
-        if f.is_declaration and not f.name.startswith("llvm.") and f.name not in _ALLOWED
-    ]
-    if foreign:
-        raise RuntimeError(f"{kernel} calls {', '.join(foreign)}")
     if folder := os.environ.get("LLAMBA_ASM"):  # for reading what a kernel became
         Path(folder, f"{symbol(kernel)}.s").write_text(machine.emit_assembly(module))
-    return machine.emit_object(module)
+    called = {f.name for f in module.functions if f.is_declaration}
+    code = machine.emit_object(module)
+    # Code generation adds calls of its own: for what the target has no instruction of.
+    foreign = {n for n in called if not n.startswith("llvm.")} | undefined_symbols(code)
+    if foreign := foreign - _ALLOWED:
+        raise RuntimeError(f"{kernel} calls {', '.join(sorted(foreign))}")
+    return code
 
 
 def _machine(wanted: Target) -> Any:
@@ -81,7 +82,6 @@ def _machine(wanted: Target) -> Any:
         llvm.initialize_all_targets()
         llvm.initialize_all_asmprinters()
         found = llvm.Target.from_triple(f"{wanted.arch}-unknown-linux-gnu")
-        _leave_code_to_us()
     return found.create_target_machine(
         cpu=wanted.cpu,
         features=wanted.features,
