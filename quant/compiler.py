@@ -27,7 +27,6 @@ def compile_kernel(kernel: str) -> bytes:
     from numba import types
 
     wanted = target()
-    _leave_code_to_us()
     machine = _machine(wanted)
     module_name, function_name = kernel.split(":")
     root = __name__.rsplit(".", 2)[0]
@@ -82,6 +81,7 @@ def _machine(wanted: Target) -> Any:
         llvm.initialize_all_targets()
         llvm.initialize_all_asmprinters()
         found = llvm.Target.from_triple(f"{wanted.arch}-unknown-linux-gnu")
+        _leave_code_to_us()
     return found.create_target_machine(
         cpu=wanted.cpu,
         features=wanted.features,
