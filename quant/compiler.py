@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from .jit import symbol, write_object
+from .kernel_cache import symbol, write_object
 from .target import Target, target
 
 # What object code may call outside itself: LLVM's own library calls the yield in the barrier,

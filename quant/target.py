@@ -108,6 +108,15 @@ def named(name: str) -> Target:
     return classify(cpu, frozenset(f[1:] for f in features.split(",")), arch)
 
 
+def name_of(wanted: Target) -> str:
+    """The name that gives this target in `named`."""
+    features = set(wanted.features.split(","))
+    for name, (arch, cpu, text) in NAMED_TARGETS.items():
+        if (arch, cpu, set(text.split(","))) == (wanted.arch, wanted.cpu, features):
+            return name
+    return "host"
+
+
 @lru_cache
 def target() -> Target:
     """The target of this process: `LLAMBA_TARGET`, or the host.
