@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from .jit import symbol, write_object
+from .kernel_cache import symbol, write_object
 from .object_code import undefined_symbols
 from .target import Target, target
 
@@ -81,7 +81,6 @@ def _machine(wanted: Target) -> Any:
         llvm.initialize_all_targets()
         llvm.initialize_all_asmprinters()
         found = llvm.Target.from_triple(f"{wanted.arch}-unknown-linux-gnu")
-        _leave_code_to_us()
     return found.create_target_machine(
         cpu=wanted.cpu,
         features=wanted.features,
@@ -93,7 +92,11 @@ def _machine(wanted: Target) -> Any:
 
 
 def _leave_code_to_us() -> None:
-    """Numba makes the host's machine code of what it compiled: not of a foreign target's."""
+    """Numba only writes LLVM's language; what follows is done once, above, and for the target.
+
+    Numba itself would optimize it, and make the host's machine code of it that nobody runs: more
+    than half of the time, and loops unrolled twice.
+    """
     from numba.core import codegen, cpu
 
     def no_executable(self: Any, library: Any, fndesc: Any, env: Any) -> Any:
@@ -103,6 +106,8 @@ def _leave_code_to_us() -> None:
     libraries: Any = codegen.JITCodeLibrary
     contexts: Any = cpu.CPUContext
     libraries._finalize_specific = lambda self: None
+    libraries._optimize_functions = lambda self, module: None
+    libraries._optimize_final_module = lambda self: None
     contexts.get_executable = no_executable
 
 
@@ -122,6 +127,7 @@ def main() -> None:
     import warnings
 
     warnings.simplefilter("ignore")
+    _leave_code_to_us()
     folder = Path(sys.argv[1])
     for line in sys.stdin:
         kernel = line.strip()

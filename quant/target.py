@@ -127,6 +127,15 @@ def named(name: str) -> Target:
     return classify(cpu, frozenset(f[1:] for f in features.split(",")), arch)
 
 
+def name_of(wanted: Target) -> str:
+    """The name that gives this target in `named`."""
+    features = set(wanted.features.split(","))
+    for name, (arch, cpu, text) in NAMED_TARGETS.items():
+        if (arch, cpu, set(text.split(","))) == (wanted.arch, wanted.cpu, features):
+            return name
+    return "host"
+
+
 @lru_cache
 def target() -> Target:
     """The target of this process: `LLAMBA_TARGET`, or the host.
@@ -161,8 +170,7 @@ def check_runs_here(wanted: Target) -> None:
     if wanted == host:
         return
     if absent := missing_features(wanted, host):
-        runnable = {named(name): name for name in NAMED_TARGETS}
-        names = ", ".join(["host", *(runnable[t] for t in compatible(host))])
+        names = ", ".join(["host", *(name_of(t) for t in compatible(host))])
         raise KernelError(
             f"kernels for {wanted.cpu} can't run on this CPU ({host.cpu}), which lacks "
             f"{', '.join(absent)}; LLAMBA_TARGET may be {names} here"
