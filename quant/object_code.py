@@ -1,4 +1,4 @@
-"""What an ELF object file asks for: read without LLVM, which would abort on a name it can't find."""
+"""What an ELF object file asks for; read without LLVM, which aborts on a name it can't find."""
 
 import struct
 

@@ -17,8 +17,7 @@ import pytest
 from llamba.errors import KernelError
 from llamba.models.cache_folder import cache_dir
 from llamba.quant import jit, kernel_cache
-from llamba.quant import target as target_module
-from llamba.quant.target import NAMED_TARGETS, Target, target
+from llamba.quant.target import Target, target
 
 TESTS = Path(__file__).parents[1]
 KERNELS = ["runtime.kernels.cpu.gather:gather_rows", "runtime.kernels.cpu.gather:gather_lanes"]
@@ -340,33 +339,6 @@ def test_what_is_loaded_counts_as_used(cache: Path) -> None:
 
 
 # ---- errors ------------------------------------------------------------------------------------
-def test_unknown_target(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LLAMBA_TARGET", "z80")
-    with pytest.raises(KernelError, match=r"'z80' is not a known target \(known: host, x86-64, "):
-        target.__wrapped__()
-
-
-@pytest.mark.parametrize(
-    ("name", "isa", "lanes"), [("avx2", "avx2", 8), ("avx512", "avx512vnni", 16)]
-)
-def test_named_targets(monkeypatch: pytest.MonkeyPatch, name: str, isa: str, lanes: int) -> None:
-    monkeypatch.setenv("LLAMBA_TARGET", name)
-    found = target.__wrapped__()
-    assert (found.isa, found.lanes, found.cpu) == (isa, lanes, NAMED_TARGETS[name][1])
-
-
-def test_cpus_below_the_floor() -> None:
-    classify = target_module.classify
-    with pytest.raises(KernelError, match=r"nehalem.*lacks AVX2"):
-        classify("nehalem", frozenset({"sse4.2"}), "x86_64")
-    with pytest.raises(KernelError, match="riscv64"):
-        classify("generic", frozenset(), "riscv64")
-    vnni = frozenset({"avx2", "fma", "f16c", "avxvnni"})
-    assert classify("alderlake", vnni, "x86_64").isa == "avxvnni"
-    skylake = frozenset({"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512dq"})
-    assert classify("skylake-avx512", skylake, "x86_64").isa == "avx2"
-
-
 @pytest.fixture
 def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache for this process, and nothing loaded yet."""
