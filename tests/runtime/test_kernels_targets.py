@@ -1,0 +1,324 @@
+"""The kernels of other x86-64 CPUs than this one: the same tests, in a process of that target.
+
+All targets that this machine can run are run, by `LLAMBA_TARGET`. What they become is searched for
+instructions that the target lacks, for all of them. And on emulated CPUs that lack those
+instructions (qemu's user mode), llamba says what it can run there and a model answers.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from llamba.errors import KernelError
+from llamba.quant import jit, kernel_cache
+from llamba.quant.target import NAMED_TARGETS, compatible, name_of, named, target
+from llamba.runtime.kernels.records import ACTIVATION_ORDER
+
+TESTS = Path(__file__).parents[1]
+ROOT = TESTS.parent
+X86 = [name for name, (arch, *_) in NAMED_TARGETS.items() if arch == "x86_64"]
+KV = ("f16", "q8_0")
+QEMU = "qemu-x86_64-static"
+
+
+def runnable() -> list[str]:
+    """Named targets whose code this machine runs; none where it is no x86-64 one."""
+    try:
+        return [name_of(t) for t in compatible(named("host"))]
+    except KernelError:
+        return []
+
+
+RUNNABLE = runnable()
+OWN = target().isa if RUNNABLE else "no kernels here"
+
+pytestmark = [
+    pytest.mark.kernels,
+    pytest.mark.skipif("x86-64" not in RUNNABLE, reason="this machine runs no x86-64 code"),
+]
+emulated = pytest.mark.skipif(not shutil.which(QEMU), reason=f"{QEMU} is not installed")
+
+
+# ---- the same tests ----------------------------------------------------------------------------
+def cases(file: str, *tests: str) -> list[str]:
+    return [f"{file}::{test}" for test in tests]
+
+
+FORMATS, ATTENTION = "quant/test_cpu_formats.py", "runtime/test_kernels_attention.py"
+ACTIVATIONS, PROGRAM = "runtime/test_kernels_activations.py", "runtime/test_program.py"
+# One of each lowering: dot products of bytes within and beyond 127; scales as float16 by themselves
+# or side by side, as powers; nibbles, fifth bits, tables, codebooks; K and V in float16 and int8;
+# exp, and rounding at the limits.
+FEW_TESTS = [
+    *(f"{FORMATS}::test_matmul_rows[{n}-int8]" for n in ("q5_0", "q8_0", "q4_k", "iq4_xs")),
+    *(f"{FORMATS}::test_matmul_rows[{n}-int8]" for n in ("mxfp4", "iq2_xs", "iq1_m")),
+    *cases(FORMATS, "test_matmul_lanes[q8_0-int8]", "test_matmul_lanes[q4_k-int8]"),
+    *cases(FORMATS, "test_matmul_few[4-q4_k]", "test_embed_rows[f16]"),
+    *(f"{ATTENTION}::test_decode[{kv}-3-64]" for kv in KV),
+    *(f"{ATTENTION}::test_prefill[{kv}-3-64]" for kv in KV),
+    *cases(ACTIVATIONS, "test_activate", "test_quantization_at_the_limits"),
+    "runtime/test_fast_path.py::test_smollm2",
+]
+MIXED = [
+    # Whole programs of mixed formats, in every layout.
+    *(
+        f"{PROGRAM}::{test}[{model}]"
+        for test in ("test_exact_path_equals_the_reference", "test_int8_path_stays_near")
+        for model in ("qwen2-mixed", "gemma3-mixed")
+    ),
+    f"{PROGRAM}::test_chunks_and_single_tokens",
+]
+ALL_TESTS = [
+    *(FORMATS, "quant/test_cpu_edges.py", ACTIVATIONS, ATTENTION),
+    *MIXED,
+    "runtime/test_fast_path.py::test_smollm2",
+]
+# What FEW_TESTS load, to be compiled at once: each test by itself would start its own compilers.
+FEW_KERNELS = [
+    *(f"matmul:matmul_rows_{n}" for n in ("q5_0", "q8_0", "q4_k", "iq4_xs", "mxfp4", "iq2_xs")),
+    *("matmul:matmul_rows_iq1_m", "matmul_lanes:matmul_lanes_q8_0"),
+    *("matmul_lanes:matmul_lanes_q4_k", "matmul_few:matmul_few4_q4_k"),
+    *(f"attention:attention_rows_3_{kv}" for kv in KV),
+    *(f"attention_lanes:attention_lanes_{kv}" for kv in KV),
+    *(f"rope:rope_{layout}_{kv}" for layout in ("rows", "lanes") for kv in KV),
+    *("rope:rope_table_lanes", "attention_combine:combine_rows", "attention_combine:combine_lanes"),
+    *("activation:activate_rows", "activation:activate_lanes", "norm:norm_rows", "norm:norm_lanes"),
+    *("gather:gather_rows", "gather:gather_lanes", "interpreter:run_program"),
+    *("embedding:embed_rows_f16", "embedding:embed_rows_q8_0", "embedding:embed_lanes_q8_0"),
+    *("matmul:matmul_rows_q4_1", "matmul_lanes:matmul_lanes_q4_1", "matmul_few:matmul_few4_q4_1"),
+]
+
+
+def full_names(kernels: list[str]) -> list[str]:
+    return [f"runtime.kernels.cpu.{name}" for name in kernels]
+
+
+def python(wanted: str, *arguments: str, cpu: str = "") -> subprocess.CompletedProcess[str]:
+    """Run Python for a target ("": what it finds), on this CPU or an emulated one."""
+    emulator = [QEMU, "-cpu", cpu] if cpu else []
+    return subprocess.run(
+        [*emulator, sys.executable, *arguments],
+        env=dict(os.environ, LLAMBA_TARGET=wanted),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+
+
+def run_tests(wanted: str, tests: list[str], least: int) -> None:
+    files = [str(TESTS / name) for name in tests]
+    done = python(
+        wanted, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not slow", *files
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    counted = re.search(r"(\d+) passed", done.stdout)
+    assert counted and int(counted[1]) >= least
+
+
+def needs(name: str) -> None:
+    if name not in RUNNABLE:
+        pytest.skip(f"this CPU does not run {name} ({OWN})")
+    if named(name).isa == OWN:
+        pytest.skip(f"{name} is this machine's own target")
+
+
+@pytest.mark.parametrize("name", ["x86-64", "x86-64-v2", "avx512bw", "avxvnni"])
+def test_some_tests(name: str) -> None:
+    needs(name)
+    jit.build(full_names(FEW_KERNELS), wanted=named(name))
+    run_tests(name, FEW_TESTS, 100)
+
+
+def test_all_tests_on_avx2() -> None:
+    needs("avx2")
+    run_tests("avx2", ALL_TESTS, 200)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["x86-64", "x86-64-v2", "avx512bw", "avxvnni"])
+def test_all_tests(name: str) -> None:
+    needs(name)
+    run_tests(name, ALL_TESTS, 200)
+
+
+# ---- a whole answer ----------------------------------------------------------------------------
+Answer = list[tuple[int, float, float]]
+Ask = Callable[..., Answer]
+
+
+@pytest.fixture
+def ask(shared: Path, model_path: Path) -> Ask:
+    golden = json.loads((shared / "open" / "variants_smollm2-135m.json").read_text())
+    prompt = next(c["prompt_ids"] for c in golden["cases"] if c["name"] == "chat")
+
+    def answer(wanted: str, count: int, cpu: str = "") -> Answer:
+        script = str(Path(__file__).with_name("greedy_answer.py"))
+        done = python(wanted, script, str(model_path), json.dumps(prompt), str(count), cpu=cpu)
+        assert done.returncode == 0, done.stderr[-2000:]
+        return json.loads(done.stdout)
+
+    return answer
+
+
+def assert_same_answer(there: Answer, here: Answer) -> None:
+    """Until two tokens are nearly alike."""
+    for number, (a, b) in enumerate(zip(there, here, strict=True)):
+        assert a[1] == pytest.approx(b[1], abs=0.02)
+        if a[0] != b[0]:
+            assert abs(b[1] - b[2]) < 0.02, number
+            return
+
+
+@pytest.mark.model("smollm2")
+@pytest.mark.parametrize("name", ["x86-64", "x86-64-v2", "avx2", "avx512bw", "avxvnni"])
+def test_a_greedy_answer(ask: Ask, name: str) -> None:
+    needs(name)
+    assert_same_answer(ask(name, 32), ask("", 32))
+
+
+# ---- emulated CPUs -----------------------------------------------------------------------------
+@emulated
+@pytest.mark.parametrize(("cpu", "isa"), [("Nehalem", "sse4"), ("SandyBridge", "sse4")])
+def test_an_old_cpu_is_recognized(cpu: str, isa: str) -> None:
+    done = python("", "-c", "from llamba.quant.target import target; print(target().isa)", cpu=cpu)
+    assert done.stdout.split() == [isa], done.stderr
+
+
+@emulated
+@pytest.mark.parametrize(("cpu", "wanted"), [("Nehalem", "avx2")])
+def test_an_old_cpu_refuses_what_it_cannot_run(cpu: str, wanted: str) -> None:
+    """With a message, not with SIGILL; the code itself is there."""
+    kernel = full_names(["gather:gather_rows"])
+    jit.build(kernel, wanted=named(wanted))
+    load = "import sys; from llamba.quant import jit; jit.load(sys.argv[1:])"
+    done = python(wanted, "-c", load, *kernel, cpu=cpu)
+    assert done.returncode == 1, done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert "KernelError: kernels for haswell can't run on this CPU (nehalem)" in last
+    assert "avx2" in last and "LLAMBA_TARGET may be host, x86-64-v2, x86-64 here" in last
+
+
+@emulated
+@pytest.mark.model("smollm2")
+@pytest.mark.parametrize(
+    ("cpu", "name"),
+    [
+        ("Nehalem", "x86-64-v2"),
+        pytest.param("Nehalem", "x86-64", marks=pytest.mark.slow),
+        pytest.param("Haswell", "avx2", marks=pytest.mark.slow),
+    ],
+)
+def test_an_answer_of_an_old_cpu(ask: Ask, cpu: str, name: str) -> None:
+    """From kernels compiled here: Numba would take minutes there."""
+    here = ask(name, 4)
+    assert_same_answer(ask(name, 4, cpu=cpu), here)
+
+
+# ---- the machine code --------------------------------------------------------------------------
+SOME = [
+    *(f"matmul:matmul_rows_{name}" for name in ("q4_k", "q8_0", "iq2_xs")),
+    "matmul_lanes:matmul_lanes_q4_k",
+    *("attention:attention_rows_3_f16", "attention_lanes:attention_lanes_q8_0"),
+    *("activation:activate_rows", "embedding:embed_rows_f16"),
+]
+OTHERS = [
+    *(f"matmul:matmul_rows_{name}" for name in ACTIVATION_ORDER),
+    *(f"matmul_lanes:matmul_lanes_{name}" for name in ACTIVATION_ORDER),
+    *(f"matmul_few:matmul_few{width}_{name}" for width in (4, 8) for name in ACTIVATION_ORDER),
+    *(f"matmul:matmul_float_rows_{name}" for name in ("f16", "bf16", "q5_k")),
+    *(f"attention:attention_rows_{group}_{kv}" for group in range(1, 9) for kv in KV),
+    *(f"rope:rope_{layout}_{kv}" for layout in ("rows", "lanes") for kv in KV),
+    *("attention_lanes:attention_lanes_q8_0", "attention_combine:combine_lanes"),
+    *("norm:norm_rows", "norm:norm_lanes", "activation:activate_lanes"),
+    *("attention_combine:combine_rows", "gather:gather_lanes", "embedding:embed_rows_q6_k"),
+    "interpreter:run_program",
+]
+
+# Instructions by the extension that brought them, as LLVM writes them (AT&T).
+SINCE_SSE3 = "movs[hl]dup|movddup|haddp|hsubp|addsubp|lddqu|pshufb|pmaddubsw|pabs|psign|palignr|ph"
+SINCE_SSE4 = (
+    "pmov[sz]x|p?blend|round[ps]|pm(in|ax)(sb|sd|uw|ud)|pmulld|pmuldq|p(ins|ext)r[bdq]|insertps|"
+    "extractps|packusdw|ptest|pcmp(eq|gt)q|dpp|popcnt|crc32"
+)
+SINCE_AVX = "v|andn[lq]|bls|bextr|shlx|shrx|sarx|rorx|mulx|pdep|pext[lq]|bzhi|lzcnt|tzcnt|movbe"
+VNNI = "vpdp"
+BEYOND_SKYLAKE = (
+    "vpermb|vperm[it]2b|vpmultishift|vpcompress[bw]|vpexpand[bw]|vpsh[lr]d[dqw]|vpshrdv|vpshldv|"
+    "vpopcnt|vpshufbit|vgf2p8|vpmadd52|vdpbf16|vcvtne|v(add|sub|mul|fmadd\\d+)[ps]h"
+)
+EVEX = r"zmm|%k[1-7]\b|[xy]mm(1[6-9]|2\d|3[01])\b|\bvpternlog|\{evex\}"
+
+
+def instructions(names: str) -> str:
+    return rf"^\t(\{{\w+\}}\t)?({names})\w*"
+
+
+FOREIGN = {
+    "x86-64": instructions(f"{SINCE_SSE3}|{SINCE_SSE4}|{SINCE_AVX}"),
+    "x86-64-v2": instructions(SINCE_AVX),
+    "avx2": rf"{EVEX}|{instructions(f'{VNNI}|{BEYOND_SKYLAKE}')}",
+    "avxvnni": EVEX,
+    "avx512bw": instructions(f"{VNNI}|{BEYOND_SKYLAKE}"),
+    "avx512": instructions(BEYOND_SKYLAKE),
+}
+# What the int8 dot products of a target are made of.
+OWN_CODE = {
+    "x86-64": ["pmaddwd"],
+    "x86-64-v2": ["pmaddubsw", "pmaddwd"],
+    "avx2": ["vpmaddubsw", "vpmaddwd", "ymm"],
+    "avxvnni": ["{vex}\tvpdpbusd", "ymm"],
+    "avx512bw": ["vpmaddubsw", "vpmaddwd", "zmm"],
+    "avx512": ["vpdpbusd", "zmm"],
+}
+
+
+def assembly(folder: Path, kernels: list[str], wanted: str) -> dict[str, str]:
+    """What kernels become for a target, by name. They are compiled anew, for all tests at once."""
+    cache = kernel_cache.cache_root() / kernel_cache.cache_key(named(wanted))
+    for kernel in full_names(kernels):
+        (cache / f"{kernel_cache.symbol(kernel)}.o").unlink(missing_ok=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LLAMBA_ASM", str(folder))
+        jit.build(full_names(kernels), wanted=named(wanted))
+    return {
+        kernel: (folder / f"{kernel_cache.symbol(kernel)}.s").read_text()
+        for kernel in full_names(kernels)
+    }
+
+
+def check_assembly(found: dict[str, str], wanted: str) -> None:
+    foreign = re.compile(FOREIGN[wanted], re.M)
+    for name, text in found.items():
+        wrong = foreign.search(text)
+        assert wrong is None, f"{name} has {wrong[0]!r}"  # type: ignore[index]
+        if "matmul_rows_q4_k" in name or "matmul_lanes_q4_k" in name:
+            assert all(word in text for word in OWN_CODE[wanted]), name
+
+
+@pytest.mark.parametrize("wanted", X86)
+def test_the_object_code_is_the_targets_own(tmp_path: Path, wanted: str) -> None:
+    found = assembly(tmp_path, SOME, wanted)
+    check_assembly(found, wanted)
+    for other in X86[: X86.index(wanted)]:  # the same check finds what it looks for
+        # AVX-512 without VNNI comes after AVX2, AVX-VNNI has nothing of it.
+        if (wanted, other) != ("avxvnni", "avx512bw"):
+            assert any(re.search(FOREIGN[other], text, re.M) for text in found.values()), other
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wanted", X86)
+def test_all_object_code_is_the_targets_own(tmp_path: Path, wanted: str) -> None:
+    check_assembly(assembly(tmp_path, OTHERS, wanted), wanted)
+
+
+def test_each_target_has_a_cache_of_its_own() -> None:
+    keys = {kernel_cache.cache_key(named(name)) for name in [*X86, "host"]}
+    assert len(keys) == len(X86) + 1
