@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from .jit import symbol, write_object
+from .kernel_cache import symbol, write_object
+from .object_code import undefined_symbols
 from .target import Target, target
 
 # What object code may call outside itself: LLVM's own library calls the yield in the barrier,
@@ -57,16 +58,15 @@ declare i32 {inner}(ptr, ptr{declared})
     options.slp_vectorization = False
     builder = llvm.create_pass_builder(machine, options)
     builder.getModulePassManager().run(module, builder)
-    foreign = [
-        f.name
-        for f in module.functions
-        if f.is_declaration and not f.name.startswith("llvm.") and f.name not in _ALLOWED
-    ]
-    if foreign:
-        raise RuntimeError(f"{kernel} calls {', '.join(foreign)}")
     if folder := os.environ.get("LLAMBA_ASM"):  # for reading what a kernel became
         Path(folder, f"{symbol(kernel)}.s").write_text(machine.emit_assembly(module))
-    return machine.emit_object(module)
+    called = {f.name for f in module.functions if f.is_declaration}
+    code = machine.emit_object(module)
+    # Code generation adds calls of its own: for what the target has no instruction of.
+    foreign = {n for n in called if not n.startswith("llvm.")} | undefined_symbols(code)
+    if foreign := foreign - _ALLOWED:
+        raise RuntimeError(f"{kernel} calls {', '.join(sorted(foreign))}")
+    return code
 
 
 def _machine(wanted: Target) -> Any:
@@ -81,7 +81,6 @@ def _machine(wanted: Target) -> Any:
         llvm.initialize_all_targets()
         llvm.initialize_all_asmprinters()
         found = llvm.Target.from_triple(f"{wanted.arch}-unknown-linux-gnu")
-        _leave_code_to_us()
     return found.create_target_machine(
         cpu=wanted.cpu,
         features=wanted.features,
@@ -103,7 +102,11 @@ def _code_model(wanted: Target) -> str:
 
 
 def _leave_code_to_us() -> None:
-    """Numba makes the host's machine code of what it compiled: not of a foreign target's."""
+    """Numba only writes LLVM's language; what follows is done once, above, and for the target.
+
+    Numba itself would optimize it, and make the host's machine code of it that nobody runs: more
+    than half of the time, and loops unrolled twice.
+    """
     from numba.core import codegen, cpu
 
     def no_executable(self: Any, library: Any, fndesc: Any, env: Any) -> Any:
@@ -113,6 +116,8 @@ def _leave_code_to_us() -> None:
     libraries: Any = codegen.JITCodeLibrary
     contexts: Any = cpu.CPUContext
     libraries._finalize_specific = lambda self: None
+    libraries._optimize_functions = lambda self, module: None
+    libraries._optimize_final_module = lambda self: None
     contexts.get_executable = no_executable
 
 
@@ -132,6 +137,7 @@ def main() -> None:
     import warnings
 
     warnings.simplefilter("ignore")
+    _leave_code_to_us()
     folder = Path(sys.argv[1])
     for line in sys.stdin:
         kernel = line.strip()

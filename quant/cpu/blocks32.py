@@ -17,6 +17,7 @@ import numpy as np
 from llvmlite import ir
 from numba.core import types
 
+from .floats import widen_code
 from .lookup import lookup
 from .simd import (
     WIDE_BIAS,
@@ -128,7 +129,7 @@ def headers(block_bytes: int, blocks: int) -> Any:
             if blocks > 1
             else b.load(pointer(b, args[0]), align=1, typ=ir.VectorType(I32, 1))
         )
-        return b.fpext(b.bitcast(words, ir.VectorType(F16, 2 * blocks)), kind.llvm)
+        return widen_code(b, b.bitcast(words, ir.VectorType(F16, 2 * blocks)))
 
     return make("headers", 1, lambda a: kind(address), code)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from llvmlite import ir
 
+from .floats import widen_code
 from .prefetch import prefetch_ahead
 from .simd import (
     address,
@@ -54,7 +55,7 @@ def _half_splat(index: int, count: int) -> Any:
 
     def code(b: Builder, sig: Any, args: Any) -> Value:
         pair = b.load(pointer(b, args[0]), align=1, typ=ir.VectorType(F16, 2))
-        wide = b.fpext(pair, ir.VectorType(pair.type.element and ir.FloatType(), 2))
+        wide = widen_code(b, pair)
         return lanes(b, wide, wide, [index] * count)
 
     return make("half_splat", 1, lambda a: kind(address), code)

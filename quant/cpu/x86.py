@@ -7,7 +7,19 @@ from llvmlite import ir
 from .vector import I8, I16, I32, Builder, Value, constant, declare
 
 # Lanes of a native vector of 32-bit integers.
-NATIVE = {"avx512vnni": 16, "avxvnni": 8, "avx2": 8}
+NATIVE = {"avx512vnni": 16, "avx512bw": 16, "avxvnni": 8, "avx2": 8, "sse4": 4, "sse2": 4}
+
+# Bytes times bytes to words, and words times words to sums of pairs, by the vectors' bits.
+_PMADDUBSW = {
+    128: "llvm.x86.ssse3.pmadd.ub.sw.128",
+    256: "llvm.x86.avx2.pmadd.ub.sw",
+    512: "llvm.x86.avx512.pmaddubs.w.512",
+}
+_PMADDWD = {
+    128: "llvm.x86.sse2.pmadd.wd",
+    256: "llvm.x86.avx2.pmadd.wd",
+    512: "llvm.x86.avx512.pmaddw.d.512",
+}
 
 # A broadcast comes with the load: an operand from a lane of a vector would need a shuffle.
 LANE_OPERAND = False
@@ -32,14 +44,9 @@ def dot4(b: Builder, acc: Value, u: Value, s: Value, isa: str, *, wide: bool) ->
     if isa in ("avx512vnni", "avxvnni"):
         function = declare(b, f"llvm.x86.avx512.vpdpbusd.{count * 32}", v32, [v32, v8, v8])
         return b.call(function, [acc, u, s])
-    if count == 4:  # the 128-bit forms have names of their own
-        bytes_name, words_name = "llvm.x86.ssse3.pmadd.ub.sw.128", "llvm.x86.sse2.pmadd.wd"
-    else:
-        bytes_name, words_name = "llvm.x86.avx2.pmadd.ub.sw", "llvm.x86.avx2.pmadd.wd"
-        assert count == 8
-    words = declare(b, words_name, v32, [v16, v16])
-    if not wide:
-        pairs = b.call(declare(b, bytes_name, v16, [v8, v8]), [u, s])
+    words = declare(b, _PMADDWD[32 * count], v32, [v16, v16])
+    if not wide and isa != "sse2":  # without SSSE3 bytes must become words first
+        pairs = b.call(declare(b, _PMADDUBSW[32 * count], v16, [v8, v8]), [u, s])
         ones = ir.Constant(v16, [1] * (2 * count))
         return b.add(acc, b.call(words, [pairs, ones]))
     eight = ir.Constant(v16, [8] * (2 * count))
@@ -54,7 +61,8 @@ def dot4(b: Builder, acc: Value, u: Value, s: Value, isa: str, *, wide: bool) ->
 
 def lookup_bytes(isa: str) -> int:
     """Bytes that `lookup` takes at once; 0: the target has no such instruction."""
-    return {"avx512vnni": 64, "avxvnni": 32, "avx2": 32}.get(isa, 0)
+    shuffles = {"avx512vnni": 64, "avx512bw": 64, "avxvnni": 32, "avx2": 32, "sse4": 16}
+    return shuffles.get(isa, 0)
 
 
 def lookup(b: Builder, index: Value, table: Sequence[int]) -> Value:

@@ -15,6 +15,7 @@ from llvmlite import ir
 from numba.core import types
 
 from ....quant.cpu.blocks32 import CpuFormat
+from ....quant.cpu.floats import fma_code
 from ....quant.cpu.native import native
 from ....quant.cpu.prefetch import prefetch
 from ....quant.cpu.simd import LANES, ROWS, WIDE_BIAS, dot4_code, fma, inline, load, make, zero
@@ -27,7 +28,6 @@ from ....quant.cpu.vector import (
     Registers,
     Value,
     constant,
-    declare,
     lanes,
     pointer,
     splat,
@@ -106,28 +106,24 @@ def _dot_code(wide: bool, columns: int, width: int) -> Any:
 def _scale_code(b: Builder, sig: Any, args: Any) -> Value:
     """(total, acc, scales, stride, factor): total + acc * scale[row] * activation scale."""
     total, acc, scales, stride, factor = args
-    kind = _float.llvm
-    function = declare(b, f"llvm.fma.v{LANES}f32", kind, [kind] * 3)
     for r in range(ROWS):
         at = pointer(b, b.add(scales, b.mul(stride, I64(r))))
         product = b.fmul(splat(b, b.load(at, align=1, typ=F32), LANES), factor)
-        value = b.sitofp(b.extract_value(acc, r), kind)
-        total = b.insert_value(
-            total, b.call(function, [value, product, b.extract_value(total, r)]), r
-        )
+        value = b.sitofp(b.extract_value(acc, r), _float.llvm)
+        value = fma_code(b, value, product, b.extract_value(total, r))
+        total = b.insert_value(total, value, r)
     return total
 
 
 def _subtract_code(b: Builder, sig: Any, args: Any) -> Value:
     """(total, minima, stride, activation sums): total - minimum[row] * sum."""
     total, minima, stride, sums = args
-    kind = _float.llvm
-    function = declare(b, f"llvm.fma.v{LANES}f32", kind, [kind] * 3)
     negative = b.fneg(sums)
     for r in range(ROWS):
         at = pointer(b, b.add(minima, b.mul(stride, I64(r))))
         m = splat(b, b.load(at, align=1, typ=F32), LANES)
-        total = b.insert_value(total, b.call(function, [m, negative, b.extract_value(total, r)]), r)
+        value = fma_code(b, m, negative, b.extract_value(total, r))
+        total = b.insert_value(total, value, r)
     return total
 
 
