@@ -86,9 +86,19 @@ def _machine(wanted: Target) -> Any:
         features=wanted.features,
         opt=3,
         reloc="default",
-        codemodel="jitdefault",
+        codemodel=_code_model(wanted),
         jit=True,
     )
+
+
+def _code_model(wanted: Target) -> str:
+    """How far code may be from its constants.
+
+    ARM64's model for code that lies anywhere takes four instructions to name a constant, in inner
+    loops too. ELF's sections are loaded into one block of memory there.
+    """
+    elf = sys.platform == "linux" or not wanted.is_host
+    return "small" if wanted.arch == "aarch64" and elf else "jitdefault"
 
 
 def _leave_code_to_us() -> None:

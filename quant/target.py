@@ -8,17 +8,19 @@ architecture can be compiled for, but not run.
 
 import os
 import platform
+import sys
 from dataclasses import dataclass
 from functools import lru_cache
 
 from ..errors import KernelError
+from .arm_cpu import arm_features, arm_name
 from .cpuinfo import cpuinfo_features
 
 _X86_V2 = "+sse3,+ssse3,+sse4.1,+sse4.2,+popcnt"
 _X86_V3 = f"{_X86_V2},+avx,+avx2,+fma,+f16c,+bmi,+bmi2,+lzcnt,+movbe"
 _X86_V4 = f"{_X86_V3},+avx512f,+avx512bw,+avx512cd,+avx512dq,+avx512vl"
 _ARM_V8 = "+v8a,+fp-armv8,+neon"
-_ARM_DOT = "+v8.2a,+fp-armv8,+neon,+dotprod"
+_ARM_DOT = "+v8.2a,+fp-armv8,+neon,+lse,+rdm,+rcpc,+fullfp16,+dotprod"
 
 # Named targets for LLAMBA_TARGET: architecture, LLVM's CPU name and the features that go with it,
 # all that the name implies and code generation makes use of. From least to best.
@@ -31,7 +33,7 @@ NAMED_TARGETS = {
     "avx512": ("x86_64", "cascadelake", f"{_X86_V4},+avx512vnni"),
     "cortex-a72": ("aarch64", "cortex-a72", _ARM_V8),
     "cortex-a76": ("aarch64", "cortex-a76", _ARM_DOT),
-    "arm-i8mm": ("aarch64", "neoverse-v1", f"{_ARM_DOT},+i8mm"),
+    "arm-i8mm": ("aarch64", "cortex-a78", f"{_ARM_DOT},+i8mm"),
 }
 
 # The instruction sets of x86-64, best first: what of its features LLVM must report. Each level asks
@@ -83,6 +85,8 @@ class Target:
 def machine() -> str:
     """The architecture of this process, by the names of Linux."""
     name = platform.machine()
+    if sys.maxsize < 1 << 32:  # perhaps on a 64-bit kernel, whose architecture that is
+        return f"{name} (32 bits)"
     return {"AMD64": "x86_64", "amd64": "x86_64", "arm64": "aarch64", "ARM64": "aarch64"}.get(
         name, name
     )
@@ -109,7 +113,10 @@ def classify(
         if "dotprod" in features:
             return Target(arch, cpu, text, "neon_dot", 8, 4)
         return Target(arch, cpu, text, "neon", 8, 4)
-    raise KernelError(f"no kernels for the architecture {arch} (there are for x86-64 and ARM64)")
+    text = f"no kernels for the architecture {arch}: there are for 64-bit x86 and 64-bit ARM"
+    if "32 bits" in arch:
+        text += ". Install a 64-bit operating system (on a Raspberry Pi: Raspberry Pi OS, 64-bit)"
+    raise KernelError(text)
 
 
 def named(name: str) -> Target:
@@ -180,14 +187,18 @@ def check_runs_here(wanted: Target) -> None:
 @lru_cache
 def _host() -> Target:
     arch = machine()
+    if arch == "aarch64":
+        found = arm_features()
+        return classify(arm_name(found), found, arch)
+    if arch != "x86_64":
+        return classify("", frozenset(), arch)
     cpu, features = _reported()
-    if arch == "x86_64":
-        if not any(features.values()):
-            features = cpuinfo_features()
-        if cpu in ("", "generic"):
-            cpu = "x86-64"
+    if not any(features.values()):
+        features = cpuinfo_features()
+    if cpu in ("", "generic"):
+        cpu = "x86-64"
     on = frozenset(name for name, enabled in features.items() if enabled)
-    return classify(cpu, on, arch, frozenset(features) - on if arch == "x86_64" else frozenset())
+    return classify(cpu, on, arch, frozenset(features) - on)
 
 
 def _reported() -> tuple[str, dict[str, bool]]:

@@ -20,6 +20,7 @@ from numba.core import types
 from .floats import widen_code
 from .lookup import lookup
 from .simd import (
+    WIDE_BIAS,
     address,
     dot4,
     fma_f32x8,
@@ -206,7 +207,8 @@ def make_nibble_format(
     zero4, zero2 = zero("f32", 4), zero("f32", 2)
     pick = pairs_minimum4 if minimum else pairs_scale4
     # Powers are twice the scale.
-    factor, half = np.float32(offset / 2 if exponent else offset), np.float32(0.5)
+    left = offset - WIDE_BIAS if wide else offset
+    factor, half = np.float32(left / 2 if exponent else left), np.float32(0.5)
 
     @inline
     def step(h, low, high, q_scale, sums, acc, more, accm):

@@ -14,6 +14,7 @@ from .floats import widen_code
 from .lookup import lookup
 from .prefetch import prefetch_ahead
 from .simd import (
+    WIDE_BIAS,
     address,
     dot4_wide_x16,
     fill_f32x16,
@@ -100,7 +101,7 @@ def dot_row(w, groups, q, scale, sums):
         q += 256
         scale += 64
         sums += 64
-    return sum_f32x16(fma_f32x16(accm, fill_f32x16(np.float32(-_OFFSET)), acc + more))
+    return sum_f32x16(fma_f32x16(accm, fill_f32x16(np.float32(WIDE_BIAS - _OFFSET)), acc + more))
 
 
 _g0, _g1, _g2, _g3 = (

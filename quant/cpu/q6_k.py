@@ -45,7 +45,9 @@ def _part(chunk: int, which: int) -> Any:
 
         x = b.load(at(64 * chunk), align=1, typ=kind.llvm)
         if which:
-            x = b.bitcast(b.lshr(b.bitcast(x, shorts), constant("i16", [4] * 32)), kind.llvm)
+            x = b.lshr(x, constant("i8", [4] * 64))
+        else:
+            x = b.and_(x, constant("i8", [15] * 64))
         h = b.load(at(128 + 32 * chunk), align=1, typ=vec("i8", 32).llvm)
         h = b.bitcast(lanes(b, h, h, list(range(32)) * 2), shorts)
         if which:
@@ -53,7 +55,7 @@ def _part(chunk: int, which: int) -> Any:
         else:
             h = b.shl(h, constant("i16", [4] * 16 + [2] * 16))
         h = b.and_(b.bitcast(h, kind.llvm), constant("i8", [0x30] * 64))
-        return b.or_(b.and_(x, constant("i8", [15] * 64)), h)
+        return b.or_(x, h)
 
     return make(f"six_bits_{chunk}{which}", 1, lambda a: kind(address), code)
 

@@ -32,6 +32,7 @@ from .vector import (
 )
 
 ISA = target().isa
+WIDE_BIAS = native.wide_bias(ISA)
 LANES = target().lanes
 ROWS = target().rows
 # Comparisons give one bit a lane, in registers of their own, rather than a vector.
@@ -280,9 +281,10 @@ sum_i32x16 = sum_i32(16)
 
 # ---- the dot product of bytes ------------------------------------------------------------------
 def dot4_code(b: Builder, acc: Value, u: Value, s: Value, *, wide: bool) -> Value:
-    """acc[i] += sum of u[4i+j] * s[4i+j], j < 4; u unsigned bytes, s signed bytes.
+    """acc[i] += sum of u[4i+j] * s[4i+j], j < 4; u unsigned bytes, s signed bytes from -127 on.
 
     `wide` says that u may exceed 127: AVX2's vpmaddubsw would saturate, and it is no signed byte.
+    Then it is u - WIDE_BIAS that is multiplied, whose offset is as much smaller.
     """
     count = acc.type.count
     width = native.NATIVE[ISA]

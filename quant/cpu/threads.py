@@ -1,4 +1,17 @@
-"""What the team needs: atomics, spinning, giving a core away, sleeping, calls by address."""
+"""What the team needs: atomics, spinning, giving a core away, sleeping, calls by address.
+
+Everything else that threads share is read and written plainly, on CPUs that reorder it, too:
+ARM64's do. Two rules make that right.
+
+What a thread wrote before it adds to a counter is seen by whoever reads that sum, or a later one,
+and reads on. So a job's fields and records are seen with the job's number, the results of an op
+with the barrier's new generation (and by the last to arrive, through the sum of all before).
+
+Who goes to sleep first counts itself, then looks once more (the system does, before it parks); who
+wakes first changes what is waited for, then looks at the count. One of the two must see the other:
+loads may not overtake an addition before them. That takes sequential consistency. On x86-64 it is
+the same instructions; on ARM64 the loads are `ldar` where acquire alone gives `ldapr`.
+"""
 
 import sys
 from typing import Any
@@ -17,7 +30,7 @@ def _as(code: Any) -> Any:
 
 
 def _atomic_load(b: Builder, at: Any) -> Value:
-    return b.load_atomic(pointer(b, at), "acquire", 8, typ=I64)
+    return b.load_atomic(pointer(b, at), "seq_cst", 8, typ=I64)
 
 
 def _atomic_store(b: Builder, at: Any, value: Any) -> Value:
@@ -26,7 +39,7 @@ def _atomic_store(b: Builder, at: Any, value: Any) -> Value:
 
 
 def _atomic_add(b: Builder, at: Any, value: Any) -> Value:
-    return b.atomic_rmw("add", pointer(b, at), value, "acq_rel")
+    return b.atomic_rmw("add", pointer(b, at), value, "seq_cst")
 
 
 def _pause(b: Builder) -> Value:

@@ -21,12 +21,20 @@ _PMADDWD = {
     512: "llvm.x86.avx512.pmaddw.d.512",
 }
 
+# A broadcast comes with the load: an operand from a lane of a vector would need a shuffle.
+LANE_OPERAND = False
+
 # Byte shuffles by the vector's bytes; each looks up within its own 16 bytes.
 _SHUFFLES = {
     16: "llvm.x86.ssse3.pshuf.b.128",
     32: "llvm.x86.avx2.pshuf.b",
     64: "llvm.x86.avx512.pshuf.b.512",
 }
+
+
+def wide_bias(isa: str) -> int:
+    """See dot4_code in simd.py: one operand is unsigned."""
+    return 0
 
 
 def dot4(b: Builder, acc: Value, u: Value, s: Value, isa: str, *, wide: bool) -> Value:

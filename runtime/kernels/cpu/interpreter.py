@@ -41,7 +41,7 @@ def _barrier(at, num_threads, generation, waits):
     """
     if atomic_add(at, 1) == num_threads - 1:
         atomic_store(at, 0)
-        atomic_add(at + 64, 1)  # a full fence: those who look later than we don't sleep
+        atomic_add(at + 64, 1)  # those who look later than we don't sleep: see threads.py
         if atomic_load(at + 128) > 0:
             wake(at + 64)
         return
