@@ -26,6 +26,7 @@ COMMANDS = {
     "rerank": "Sort documents by how well they fit a query.",
     "tokenize": "Show the tokens of a text.",
     "bench": "Measure prefill and decode speed, as llama-bench does.",
+    "kernels": "Compile ahead what models need: for an image, or for all users.",
     "doctor": "Show what llamba found on this machine.",
 }
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import click
+
 from .console import note, size
 
 Progress = Callable[[str, int, int], None]  # (event, done, total); total 0 = unknown
@@ -15,7 +17,9 @@ TITLES = {
     "download": "fetching {name}",
     "verify": "checking {name}",
     "compile": "compiling kernels for this CPU, once",
+    "compile_for": "compiling kernels for {name}",
 }
+COUNTED = ("compile", "compile_for")  # the others are in bytes
 SHORT_S = 0.5  # work that is done sooner is not worth a line or a bar, nor rich's import
 
 
@@ -28,20 +32,30 @@ def progress(name: str, *, bars: bool = True) -> Iterator[Progress]:
     """
     shown = _Bars(name) if bars and sys.stderr.isatty() else _Lines(name)
     started: dict[str, float] = {}
+    compiled: tuple[int, int] | None = None
 
     def update(event: str, done: int, total: int) -> None:
+        nonlocal compiled
+        if event in COUNTED:
+            compiled = done, total
         now = time.monotonic()
-        if now - started.setdefault(event, now) >= SHORT_S or event in ("wait", "compile"):
+        if now - started.setdefault(event, now) >= SHORT_S or event in ("wait", *COUNTED):
             shown.update(event, done, total)
 
     try:
         yield update
+    except KeyboardInterrupt:
+        shown.close()
+        if compiled and compiled[0] < compiled[1]:
+            click.echo(err=True)  # closes the line of the terminal's ^C
+            note("stopped: {} of {} kernels are compiled and kept".format(*compiled))
+        raise
     finally:
         shown.close()
 
 
 def _amount(event: str) -> Callable[[float], str]:
-    return str if event == "compile" else size
+    return str if event in COUNTED else size
 
 
 class _Lines:
@@ -112,3 +126,4 @@ class _Bars:
         """The bars leave no trace; what follows starts where they were."""
         if self.bars is not None:
             self.bars.stop()
+            self.bars = None

@@ -17,6 +17,7 @@ import numpy as np
 
 from ..errors import InvalidModelFileError, ModelNotFoundError, UnsupportedModelError
 from .gguf_sniff import what_it_is
+from .gguf_strings import end_of_strings
 from .gguf_types import (
     ARRAY,
     BOOL,
@@ -153,22 +154,14 @@ class Shard:
                 f"metadata key {key!r} declares {count:,} strings, {self.size - self.pos:,} bytes "
                 f"are left (and at most {_MAX_STRINGS:,} strings are read); {_AGAIN}"
             )
-        # The walk over a 150k-token vocabulary is most of the time it takes to open a file, so the
-        # loop has no check in it: positions only grow, hence the first string that leaves the file
-        # makes either the next read or the comparison after the loop fail.
-        start = pos = self.pos
-        buffer, read = self.buffer, U64
-        try:
-            for _ in range(count):
-                pos += read(buffer, pos)[0] + 8
-        except (struct.error, OverflowError):
-            pos = self.size + 1
-        if pos > self.size:
+        start = self.pos
+        end = end_of_strings(self.buffer, start, count)
+        if end is None:
             raise self._fail(
                 f"the strings of {key!r} end after the file's {self.size:,} bytes; {_AGAIN}"
             )
-        self.pos = pos
-        return Span(STRING, count, start, pos, True)
+        self.pos = end
+        return Span(STRING, count, start, end, True)
 
     def _numbers(self, key: str, kind: int, count: int) -> Span:
         if kind not in NUMBERS:

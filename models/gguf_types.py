@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from .gguf_strings import as_bytes, as_texts
+
 
 class TensorType(NamedTuple):
     """A tensor format of ggml: `num_bytes` bytes hold a block of `block_len` elements."""
@@ -90,6 +92,9 @@ class Metadata(Mapping[str, Any]):
         if not value.is_array:
             # A stray Latin-1 byte in a description is no reason to refuse a model.
             return self._buffer[value.start : value.end].decode("utf-8", "replace")
+        at = value.start, value.end, value.num_items
+        if (texts := as_texts(self._buffer, *at)) is not None:
+            return texts
         strings = self.strings_bytes(key)
         try:
             return [s.decode() for s in strings]
@@ -100,12 +105,7 @@ class Metadata(Mapping[str, Any]):
         span = self.values_by_key[key]
         if not (isinstance(span, Span) and span.is_array and span.kind == STRING):
             raise TypeError(f"{key} is not an array of strings")
-        raw, pos, strings = self._buffer[span.start : span.end], 0, []
-        for _ in range(span.num_items):
-            start = pos + 8
-            pos = start + U64(raw, pos)[0]
-            strings.append(raw[start:pos])
-        return strings
+        return as_bytes(self._buffer, span.start, span.num_items)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.values_by_key)

@@ -232,16 +232,25 @@ def write_object(folder: Path, kernel: str, code: bytes) -> None:
 def _write(folder: Path, name: str, data: bytes) -> None:
     import tempfile
 
-    handle, temporary = tempfile.mkstemp(dir=folder, suffix=".tmp")
+    handle, temporary = tempfile.mkstemp(dir=folder, prefix=f"{os.getpid()}-", suffix=".tmp")
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
             os.fchmod(handle, 0o644)  # other users may load what one of them has prepared
         os.replace(temporary, folder / name)
-    except OSError as error:  # the disk is full
+    except BaseException as error:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
-        raise OSError(error.errno, error.strerror, str(folder)) from error
+        if isinstance(error, OSError):  # the disk is full
+            raise OSError(error.errno, error.strerror, str(folder)) from error
+        raise
+
+
+def forget(folder: Path, process: int) -> None:
+    """Remove what a process that was killed had not finished writing."""
+    for file in folder.glob(f"{process}-*.tmp"):
+        with contextlib.suppress(OSError):
+            file.unlink()
 
 
 def read_object(folder: Path, kernel: str, *, shared: bool = False) -> bytes | None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from threading import Lock, Thread
 
 from ..errors import KernelError
+from .kernel_cache import forget
 from .target import Target, name_of
 
 Progress = Callable[[int, int], None]
@@ -124,6 +125,8 @@ def compile_all(
         failures.append(KernelError(f"the compilation was stopped: {type(error).__name__}"))
         for worker in list(workers):
             worker.process.kill()
+            worker.process.wait()
+            forget(folder, worker.process.pid)
         raise
     if failures:
         raise failures[0]

@@ -1,6 +1,7 @@
 """What a model takes in memory: mapped weights, KV pages, and the activations of a step."""
 
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,9 @@ from .config import EngineConfig, num_pages_for
 from .kernels.records import SPLIT_PAGES
 from .memory import MemoryNeed
 from .rope_table import RopeTables
+
+if TYPE_CHECKING:
+    from .layouts import Layouts
 
 
 def memory_need(weights: Weights, config: EngineConfig) -> MemoryNeed:
@@ -38,7 +42,12 @@ def _zeros(shape: tuple[int, ...]) -> NDArray[np.float32]:
 
 
 def arena_bytes(weights: Weights, config: EngineConfig) -> int:
-    """Memory of a program beside KV that may come to be touched: activations, logits, tables.
+    """Memory of a program beside KV that may come to be touched: activations, logits, tables."""
+    return layouts_of(weights, config)[1]
+
+
+def layouts_of(weights: Weights, config: EngineConfig) -> "tuple[Layouts, int]":
+    """A model's ops, which can't be run, and the bytes of `arena_bytes`.
 
     Counted by lowering the model into an arena that holds nothing.
     """
@@ -63,4 +72,4 @@ def arena_bytes(weights: Weights, config: EngineConfig) -> int:
     )
     cache.close()
     scratch = config.num_threads * layouts.scratch_bytes
-    return arena.counted + logits.nbytes + scratch + ropes.num_bytes(longest)
+    return layouts, arena.counted + logits.nbytes + scratch + ropes.num_bytes(longest)

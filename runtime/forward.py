@@ -23,7 +23,9 @@ from .team import Team
 
 MAX_COLUMNS = 1 << 24  # of any matrix
 MAX_LOGITS = MAX_ROWS  # rows of logits a step can return
-_RUN, _WORK = (f"runtime.kernels.cpu.interpreter:{name}" for name in ("run_program", "work"))
+INTERPRETER = _RUN, _WORK = tuple(
+    f"runtime.kernels.cpu.interpreter:{name}" for name in ("run_program", "work")
+)
 
 
 def build_program(
@@ -92,7 +94,7 @@ def build_program(
     )
     if adapted is not None:
         adapted.check_used()
-    addresses = jit.load([_RUN, _WORK, *layouts.kernels], progress=progress)
+    addresses = jit.load([*INTERPRETER, *layouts.kernels], progress=progress)
     return Program(
         bodies=layouts.bodies,
         tails=layouts.tails,

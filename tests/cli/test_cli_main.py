@@ -62,7 +62,9 @@ def test_reporting_commands_take_json() -> None:
         command = cli.get_command(None, name)  # type: ignore[arg-type]
         assert command is not None
         options = {flag for p in command.params for flag in p.opts}
-        assert "--json" in options or name in ("chat", "serve"), name
+        assert "--json" in options or name in ("chat", "serve", "kernels"), (
+            name
+        )  # kernels list has it
 
 
 def test_unknown_command_names_a_near_one(invoke) -> None:

@@ -1,0 +1,156 @@
+"""`llamba kernels`: compiled code ahead of its first use, for images and read-only installs."""
+
+import os
+import shutil
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..errors import KernelError
+from .console import note, print_json, print_table, size
+
+
+@click.group("kernels")
+def command() -> None:
+    """Compile ahead what models need: for an image, or for all users.
+
+    Kernels are compiled for this CPU when a model first needs them, and kept. `build` does it
+    before, and with -o into a folder for all users, which llamba reads and never writes to:
+    /usr/share/llamba/kernels, /usr/local/share/llamba/kernels, share/llamba/kernels of the Python
+    environment, or those in LLAMBA_KERNEL_PATH.
+    """
+
+
+@command.command("build")
+@click.argument("models", nargs=-1, metavar="[MODEL]...")
+@click.option("--all", "everything", is_flag=True, help="All kernels there are: takes minutes.")
+@click.option("--target", metavar="NAME", default="host", help="Another kind of CPU than this one.")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FOLDER",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Into this folder instead of the cache.",
+)
+def build(models: tuple[str, ...], everything: bool, target: str, output: Path | None) -> None:
+    """Compile what MODELs may ask for with any settings; without MODEL, what is common.
+
+    \b
+      llamba kernels build smollm2
+      llamba kernels build -o /usr/local/share/llamba/kernels
+      llamba kernels build --target avx2 -o ./kernels      (LLAMBA_KERNEL_PATH=./kernels)
+
+    What is there already is left alone.
+    """
+    if models and everything:
+        raise click.UsageError("--all and MODEL: give one of them")
+    _choose(target)
+    from ..quant import jit
+    from ..quant.target import target as chosen
+    from .progress import progress
+
+    wanted = chosen()
+    names = _kernels(models, everything)
+    with progress(target) as update:
+        event = "compile" if target == "host" else "compile_for"
+        folder, num_compiled = jit.build(
+            sorted(names), wanted=wanted, root=output, progress=partial(update, event)
+        )
+    note(
+        f"{len(names)} kernels for {wanted.cpu} ({wanted.isa}) are in {folder}, "
+        f"{num_compiled} of them new"
+    )
+
+
+def _choose(target: str) -> None:
+    """From here on this process is one for that target."""
+    from ..quant import target as targets
+
+    if target not in (known := ("host", *targets.NAMED_TARGETS)):
+        raise click.BadParameter(f"{target!r} is none of {', '.join(known)}", param_hint="--target")
+    os.environ["LLAMBA_TARGET"] = target
+    targets.target.cache_clear()
+
+
+def _kernels(models: tuple[str, ...], everything: bool) -> set[str]:
+    from ..runtime import kernel_names
+
+    if not models:
+        return kernel_names.every() if everything else kernel_names.usual()
+    from ..models.weights import Weights
+    from . import loading
+
+    names: set[str] = set()
+    for model in models:
+        with loading.open_file(model) as gguf:
+            names |= kernel_names.of_model(Weights.open(gguf))
+    return names
+
+
+@command.command("list")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def list_(as_json: bool) -> None:
+    """Show the folders with compiled kernels: for which CPU, how many, whether they are used."""
+    rows = _folders()
+    if as_json:
+        print_json(rows)
+        return
+    if not rows:
+        from ..quant.kernel_cache import cache_root
+
+        note(f"no kernels in {cache_root()} yet: the first model compiles what it needs")
+        return
+    table = [
+        (
+            f"{row.get('cpu', '?')} ({row.get('isa', '?')})",
+            str(row["kernels"]),
+            size(row["bytes"]),
+            row["use"],
+            row["folder"],
+        )
+        for row in rows
+    ]
+    print_table(("CPU", "KERNELS", "SIZE", "USED", "FOLDER"), table, right=" rr")
+
+
+@command.command("clear")
+@click.option("--all", "everything", is_flag=True, help="Those that are used now as well.")
+def clear(everything: bool) -> None:
+    """Delete compiled kernels of other versions or CPUs from the cache.
+
+    Folders for all users are never touched. What is needed again is compiled again.
+    """
+    freed = 0
+    for row in _folders():
+        if row["own"] and (everything or row["use"] != "yes"):
+            try:
+                shutil.rmtree(row["folder"])
+            except OSError as error:
+                raise KernelError(f"{row['folder']} can't be deleted: {error.strerror}") from None
+            freed += row["bytes"]
+    note(f"{size(freed)} freed")
+
+
+def _folders() -> list[dict[str, Any]]:
+    """All folders of kernels, our own first, as they say of themselves."""
+    from ..quant import kernel_cache
+    from ..quant.target import target
+
+    try:
+        key = kernel_cache.cache_key(target())
+    except KernelError:  # a CPU below the floor, or a wrong LLAMBA_TARGET: none is used
+        key = ""
+    own, rows = kernel_cache.cache_root(), []
+    for root in (own, *kernel_cache.system_roots()):
+        folders = sorted(root.iterdir()) if root.is_dir() else []
+        for folder in folders:
+            if not folder.is_dir():
+                continue
+            use = "yes" if folder.name == key else "no"
+            if use == "yes" and root != own and (why := kernel_cache.distrust(folder)):
+                use = f"no: {why}"
+            row = {"folder": str(folder), "own": root == own, "use": use}
+            rows.append(row | kernel_cache.describe(folder))
+    return rows
