@@ -30,6 +30,13 @@ CONTENDERS: dict[str, tuple[str, str | None, dict[str, Any]]] = {
     "ik_llama.cpp rtr": ("ik_llama.cpp", "ik", {"repack": True, "flash_attn": True}),
     "llamba": ("llamba", None, {"activations": "int8"}),
 }
+# The same on a CPU without AVX-512; these take part when a pattern of --contenders says "avx2".
+CONTENDERS |= {
+    "llama.cpp avx2 repack": ("llama.cpp", "llama-avx2", {"repack": True, "flash_attn": True}),
+    "llama.cpp avx2 no-repack": ("llama.cpp", "llama-avx2", {"repack": False, "flash_attn": True}),
+    "llamba avx2": ("llamba", None, {"activations": "int8"}),
+}
+ENVIRONMENTS = {"llamba avx2": {"LLAMBA_TARGET": "avx2"}}
 
 
 class Contender:
@@ -44,6 +51,7 @@ class Contender:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.errors,
+            env=os.environ | ENVIRONMENTS.get(name, {}),
             text=True,
         )
         self.ready = self._answer()
@@ -98,6 +106,8 @@ def named(patterns: Sequence[str]) -> list[str]:
     def matches(name: str, among: Sequence[str]) -> bool:
         return any(fnmatch.fnmatch(name, pattern) for pattern in among)
 
+    if not any("avx2" in pattern for pattern in wanted):
+        left_out.append("*avx2*")
     names = [n for n in CONTENDERS if matches(n, wanted) and not matches(n, left_out)]
     if not names:
         raise SystemExit(f"no contender matches {list(patterns)}; there are {list(CONTENDERS)}")

@@ -2,17 +2,19 @@
 # Builds the two peers of compare.py from their source distributions, for this very CPU, each in a
 # virtual environment of its own: FOLDER/llama and FOLDER/ik. Needs a C++ compiler and cmake; takes
 # 10 to 40 minutes on two cores. An environment that is already complete is left as it is.
+# With `avx2` also FOLDER/llama-avx2, llama.cpp without AVX-512, the peer of `llamba avx2`.
 set -euo pipefail
 
-if [ $# -ne 1 ]; then
-  echo "usage: $0 FOLDER" >&2
+if [ $# -lt 1 ] || [ $# -gt 2 ] || [ "${2:-avx2}" != avx2 ]; then
+  echo "usage: $0 FOLDER [avx2]" >&2
   exit 2
 fi
 mkdir -p "$1"
 folder=$(cd "$1" && pwd)
 # The published wheels are built for an older CPU: only a build of one's own is a fair peer.
 # (-w: ik_llama.cpp's warnings alone fill 100 MB.)
-export CMAKE_ARGS="-DGGML_NATIVE=ON -DCMAKE_C_FLAGS=-w -DCMAKE_CXX_FLAGS=-w"
+quiet="-DCMAKE_C_FLAGS=-w -DCMAKE_CXX_FLAGS=-w"
+export CMAKE_ARGS="-DGGML_NATIVE=ON $quiet"
 
 complete() { # NAME PACKAGE VERSION
   "$folder/$1/bin/python" -c \
@@ -53,6 +55,12 @@ configure_file(common/build-info.cpp.in common/build-info.cpp)
 END
   fi
   build ik "$source"
+fi
+
+if [ "${2:-}" = avx2 ] && ! complete llama-avx2 llama-cpp-python 0.3.36; then
+  export CMAKE_ARGS="-DGGML_NATIVE=OFF -DGGML_AVX=ON -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON \
+-DGGML_BMI2=ON -DGGML_AVX512=OFF $quiet"
+  build llama-avx2 --no-binary llama-cpp-python llama-cpp-python==0.3.36
 fi
 
 complete llama llama-cpp-python 0.3.36 && complete ik ik-llama-cpp-python 0.1.5

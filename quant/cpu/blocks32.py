@@ -52,7 +52,8 @@ NATURAL, PAIR32, PAIR16, FLOAT = 1, 2, 4, 8
 class CpuFormat(NamedTuple):
     """One format's compiled meaning: functions to call from kernels, and what they need.
 
-    dot_row(w, groups, q, scale, sums) -> float32 of a row of `groups` * 32 weights;
+    dot_row(w, groups, q, scale, sums) -> float32 of a row of `groups` * 32 weights; dot_lanes,
+    where a format has it, a <16 x f32> whose sum that is (totals.py sums sixteen of them at once);
     unpack_row(w, groups, u, stride, scale, minimum): bytes in natural order, each 32 of them
     `stride` bytes after those before; one scale a `group`, one minimum a group (written only when
     offset is 0).
@@ -65,6 +66,7 @@ class CpuFormat(NamedTuple):
     group: int  # weights a scale
     wide: bool  # u may exceed 127
     bytes_of_256: int  # weights
+    dot_lanes: Any = None
 
 
 def _gather(b: Builder, at: Any, stride: int, count: int, kind: ir.Type, n: int) -> Value:

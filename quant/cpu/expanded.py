@@ -26,12 +26,12 @@ from .simd import (
     store_f32x8,
     store_f32x16,
     store_i8x32,
-    sum_f32x16,
     to_f32x16,
     vec,
     zero_f32x16,
     zero_i32x16,
 )
+from .totals import summed
 from .vector import F16, F32, I64, Builder, Registers, Value, constant, pointer, splat
 
 _BYTES = vec("i8", 64)
@@ -101,7 +101,7 @@ def make_expanded(
     halves = group == 16
 
     @inline
-    def dot_row(w, groups, q, scale, sums):
+    def dot_lanes(w, groups, q, scale, sums):
         acc, more, accm = zero_f32x16(), zero_f32x16(), zero_f32x16()
         for _ in range(groups >> 3):
             ahead(w)
@@ -120,7 +120,7 @@ def make_expanded(
             q += 256
             scale += 64
             sums += 64
-        return sum_f32x16(fma_f32x16(accm, fill_f32x16(negative), acc + more))
+        return fma_f32x16(accm, fill_f32x16(negative), acc + more)
 
     @inline
     def unpack_row(w, groups, u, stride, scale, minima):
@@ -139,4 +139,6 @@ def make_expanded(
             w += block_bytes
             u += 8 * stride
 
-    return CpuFormat(dot_row, unpack_row, NATURAL, offset, group, False, block_bytes)
+    return CpuFormat(
+        summed(dot_lanes), unpack_row, NATURAL, offset, group, False, block_bytes, dot_lanes
+    )

@@ -8,6 +8,8 @@ from typing import Any
 
 from llvmlite import ir
 
+from .bits import bit_field
+from .blocks32 import PAIR32, CpuFormat
 from .floats import widen_code
 from .prefetch import prefetch_ahead
 from .simd import (
@@ -23,30 +25,43 @@ from .simd import (
     shuffle,
     store_f32x8,
     store_i8x32,
-    sum_f32x8,
-    sum_f32x16,
     to_f32x16,
     vec,
     zero_f32x8,
     zero_f32x16,
     zero_i32x16,
 )
-from .vector import F16, I16, I32, Builder, Value, constant, lanes, pointer
+from .totals import summed
+from .vector import F16, I32, I64, Builder, Value, constant, lanes, pointer
 
 
-def _scale_bytes(b: Builder, sig: Any, args: Any) -> Value:
-    """Block header (d, dmin, 12 packed bytes) -> 8 scales and 8 minima as bytes, in registers."""
-    v = b.load(pointer(b, args[0]), align=1, typ=vec("i8", 16).llvm)
-    words = ir.VectorType(I32, 4)
-    none = ir.Constant(v.type, None)
-    base = lanes(b, v, none, [4, 5, 6, 7, 12, 13, 14, 15, 8, 9, 10, 11, 12, 13, 14, 15])
-    top = lanes(b, v, none, [16] * 4 + [4, 5, 6, 7] + [16] * 4 + [8, 9, 10, 11])
-    base = b.lshr(b.bitcast(base, words), constant("i32", [0, 0, 0, 4]))
-    base = b.and_(base, constant("i32", [0x3F3F3F3F, 0x0F0F0F0F, 0x3F3F3F3F, 0x0F0F0F0F]))
-    top = b.and_(
-        b.lshr(b.bitcast(top, words), constant("i32", [2] * 4)), constant("i32", [0x30303030] * 4)
-    )
-    return b.bitcast(b.or_(base, top), v.type)
+def _six_bits(which: int) -> Any:
+    """Block's address -> its eight scales (which: 0) or minima (1) as bytes.
+
+    In 64-bit words, for the vector units are what the kernels are limited by: words a, b hold the
+    low six bits of the first four scales and minima and, in their upper two bits, the upper two of
+    the other four; c has these ones' lower halves, scales in the low nibbles.
+    """
+
+    def word(value: int) -> ir.Constant:
+        return ir.Constant(I64, value)
+
+    def code(b: Builder, sig: Any, args: Any) -> Value:
+        def load(offset: int, kind: ir.Type) -> Value:
+            return b.load(pointer(b, b.add(args[0], word(offset))), align=1, typ=kind)
+
+        ab, c = load(4, I64), b.zext(load(12, I32), I64)
+        first = b.and_(ab, word(0x3F3F3F3F3F3F3F3F))
+        tops = b.and_(b.lshr(ab, word(2)), word(0x3030303030303030))
+        others = b.and_(b.or_(c, b.shl(c, word(28))), word(0x0F0F0F0F0F0F0F0F))
+        others = b.or_(tops, others)
+        if which == 0:
+            low, high = b.and_(first, word(0xFFFFFFFF)), b.shl(others, word(32))
+        else:
+            low, high = b.lshr(first, word(32)), b.and_(others, word(0xFFFFFFFF << 32))
+        return b.bitcast(b.or_(low, high), vec("i8", 8).llvm)
+
+    return make("six_bits", 1, lambda a: vec("i8", 8)(address), code)
 
 
 def _half_splat(index: int, count: int) -> Any:
@@ -61,16 +76,15 @@ def _half_splat(index: int, count: int) -> Any:
     return make("half_splat", 1, lambda a: kind(address), code)
 
 
-scale_bytes = make("scale_bytes", 1, lambda a: vec("i8", 16)(address), _scale_bytes)
+_scales8, _minima8 = _six_bits(0), _six_bits(1)
 _d8, _dmin8 = _half_splat(0, 8), _half_splat(1, 8)
-_scales8 = shuffle("i8", 16, list(range(8)))
-_minima8 = shuffle("i8", 16, list(range(8, 16)))
 _to_i32x8 = convert("zext", vec("i8", 8), vec("i32", 8))
 _to_f32x8 = convert("sitofp", vec("i32", 8), vec("f32", 8))
 _first = [[4 * c + g for g in (0, 2) for _ in range(8)] for c in range(2)]
 _second = [[4 * c + g for g in (1, 3) for _ in range(8)] for c in range(2)]
 _low0, _low1 = (shuffle("f32", 8, order) for order in _first)
 _high0, _high1 = (shuffle("f32", 8, order) for order in _second)
+_wide = shuffle("f32", 8, list(range(8)) + [8] * 8)
 _lower_half, _upper_half = (
     shuffle("i8", 64, list(range(32))),
     shuffle("i8", 64, list(range(32, 64))),
@@ -80,7 +94,6 @@ _lower_half, _upper_half = (
 def nibbles64(first: int, high_bits: int | None) -> list[Any]:
     """Intrinsics (at the block) -> u8x64: low and high nibbles of the first and second 64 bytes."""
     kind = vec("i8", 64)
-    shorts = ir.VectorType(I16, 32)
 
     def part(chunk: int, which: int) -> Any:
         def code(b: Builder, sig: Any, args: Any) -> Value:
@@ -95,31 +108,28 @@ def nibbles64(first: int, high_bits: int | None) -> list[Any]:
             # Bit 4 * chunk + which + {0, 2} of each byte is the fifth bit of the two groups.
             at = pointer(b, b.add(args[0], ir.Constant(args[0].type, high_bits)))
             h = b.load(at, align=1, typ=vec("i8", 32).llvm)
-            h = b.bitcast(lanes(b, h, h, list(range(32)) * 2), shorts)
-            bits = [4 * chunk + which] * 16 + [4 * chunk + which + 2] * 16
-            h = b.shl(h, constant("i16", [max(0, 4 - n) for n in bits]))
-            h = b.lshr(h, constant("i16", [max(0, n - 4) for n in bits]))
-            return b.or_(x, b.and_(b.bitcast(h, kind.llvm), constant("i8", [16] * 64)))
+            h = lanes(b, h, h, list(range(32)) * 2)
+            bit = 4 * chunk + which
+            return b.or_(x, bit_field(b, h, [bit - 4] * 4 + [bit - 2] * 4, 16))
 
         return make(f"nibbles64_{chunk}{which}", 1, lambda a: kind(address), code)
 
     return [part(c, w) for c in range(2) for w in range(2)]
 
 
-def make_k_format(block_bytes: int, first: int, high_bits: int | None) -> tuple[Any, Any]:
-    """(dot_row, unpack_row) of Q4_K or Q5_K; see CpuFormat."""
+def make_k_format(block_bytes: int, first: int, high_bits: int | None) -> CpuFormat:
+    """Q4_K or Q5_K from where their parts lie in a block."""
     low0, high0, low1, high1 = nibbles64(first, high_bits)
     ahead = prefetch_ahead(block_bytes)
 
     @inline
-    def dot_row(w, groups, q, scale, sums):
+    def dot_lanes(w, groups, q, scale, sums):
         # Two sums, so that one addition's latency is not the loop's.
         acc, more, accm = zero_f32x16(), zero_f32x16(), zero_f32x8()
         for _ in range(groups >> 3):
             ahead(w)
-            h = scale_bytes(w)
-            s = _to_f32x8(_to_i32x8(_scales8(h, h))) * (_d8(w) * load_f32x8(scale))
-            m = _to_f32x8(_to_i32x8(_minima8(h, h))) * _dmin8(w)
+            s = _to_f32x8(_to_i32x8(_scales8(w))) * (_d8(w) * load_f32x8(scale))
+            m = _to_f32x8(_to_i32x8(_minima8(w))) * _dmin8(w)
             accm = fma_f32x8(m, load_f32x8(sums), accm)
             d = dot4_x16(zero_i32x16(), low0(w), load_i8x64(q))
             acc = fma_f32x16(to_f32x16(d), _low0(s, s), acc)
@@ -133,14 +143,13 @@ def make_k_format(block_bytes: int, first: int, high_bits: int | None) -> tuple[
             q += 256
             scale += 32
             sums += 32
-        return sum_f32x16(acc + more) - sum_f32x8(accm)
+        return acc + more - _wide(accm, zero_f32x8())
 
     @inline
     def unpack_row(w, groups, u, stride, scale, minima):
         for _ in range(groups >> 3):
-            h = scale_bytes(w)
-            store_f32x8(scale, _to_f32x8(_to_i32x8(_scales8(h, h))) * _d8(w))
-            store_f32x8(minima, _to_f32x8(_to_i32x8(_minima8(h, h))) * _dmin8(w))
+            store_f32x8(scale, _to_f32x8(_to_i32x8(_scales8(w))) * _d8(w))
+            store_f32x8(minima, _to_f32x8(_to_i32x8(_minima8(w))) * _dmin8(w))
             x = low0(w)
             store_i8x32(u, _lower_half(x, x))
             store_i8x32(u + 2 * stride, _upper_half(x, x))
@@ -159,4 +168,4 @@ def make_k_format(block_bytes: int, first: int, high_bits: int | None) -> tuple[
             scale += 32
             minima += 32
 
-    return dot_row, unpack_row
+    return CpuFormat(summed(dot_lanes), unpack_row, PAIR32, 0, 32, False, block_bytes, dot_lanes)

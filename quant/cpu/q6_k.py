@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
+from .bits import bit_field
 from .blocks32 import NATURAL, CpuFormat
 from .prefetch import prefetch_ahead
 from .simd import (
@@ -22,13 +23,13 @@ from .simd import (
     shuffle,
     store_f32x16,
     store_i8x32,
-    sum_f32x16,
     to_f32x16,
     vec,
     zero_f32x16,
     zero_i32x16,
 )
-from .vector import I16, Builder, Value, constant, lanes, pointer
+from .totals import summed
+from .vector import Builder, Value, constant, lanes, pointer
 
 _BYTES = 210
 _ahead = prefetch_ahead(_BYTES)
@@ -37,7 +38,7 @@ _lower, _upper = (shuffle("i8", 64, list(range(i, i + 32))) for i in (0, 32))
 
 def _part(chunk: int, which: int) -> Any:
     """Elements 128 * chunk + 64 * which + (0..63) as bytes of six bits."""
-    kind, shorts = vec("i8", 64), ir.VectorType(I16, 32)
+    kind = vec("i8", 64)
 
     def code(b: Builder, sig: Any, args: Any) -> Value:
         def at(offset: int) -> Any:
@@ -49,12 +50,8 @@ def _part(chunk: int, which: int) -> Any:
         else:
             x = b.and_(x, constant("i8", [15] * 64))
         h = b.load(at(128 + 32 * chunk), align=1, typ=vec("i8", 32).llvm)
-        h = b.bitcast(lanes(b, h, h, list(range(32)) * 2), shorts)
-        if which:
-            h = b.lshr(h, constant("i16", [0] * 16 + [2] * 16))
-        else:
-            h = b.shl(h, constant("i16", [4] * 16 + [2] * 16))
-        h = b.and_(b.bitcast(h, kind.llvm), constant("i8", [0x30] * 64))
+        h = lanes(b, h, h, list(range(32)) * 2)
+        h = bit_field(b, h, [0] * 4 + [2] * 4 if which else [-4] * 4 + [-2] * 4, 0x30)
         return b.or_(x, h)
 
     return make(f"six_bits_{chunk}{which}", 1, lambda a: kind(address), code)
@@ -66,7 +63,7 @@ _s0, _s1, _s2, _s3 = (shuffle("f32", 16, [4 * i + j // 4 for j in range(16)]) fo
 
 
 @inline
-def dot_row(w, groups, q, scale, sums):
+def dot_lanes(w, groups, q, scale, sums):
     """See CpuFormat."""
     acc, more, accm = zero_f32x16(), zero_f32x16(), zero_f32x16()
     for _ in range(groups >> 3):
@@ -86,7 +83,7 @@ def dot_row(w, groups, q, scale, sums):
         q += 256
         scale += 64
         sums += 64
-    return sum_f32x16(fma_f32x16(accm, fill_f32x16(np.float32(-32)), acc + more))
+    return fma_f32x16(accm, fill_f32x16(np.float32(-32)), acc + more)
 
 
 @inline
@@ -110,4 +107,4 @@ def unpack_row(w, groups, u, stride, scale, minima):
         scale += 64
 
 
-FORMAT = CpuFormat(dot_row, unpack_row, NATURAL, 32, 16, False, _BYTES)
+FORMAT = CpuFormat(summed(dot_lanes), unpack_row, NATURAL, 32, 16, False, _BYTES, dot_lanes)
