@@ -72,7 +72,7 @@ def _version(package: str) -> str:
 
 def _target() -> dict[str, Any]:
     """What the kernels are compiled for, and whether they are compiled."""
-    from ..quant import jit
+    from ..quant import kernel_cache
     from ..quant.target import target
 
     try:
@@ -80,7 +80,7 @@ def _target() -> dict[str, Any]:
     except LlambaError as error:
         return {"target": f"none: {error}"}
     features = {f.lstrip("+") for f in found.features.split(",")}
-    folder = jit.cache_root() / jit.cache_key(found)
+    folder = kernel_cache.cache_root() / kernel_cache.cache_key(found)
     compiled = len(list(folder.glob("*.o"))) if folder.is_dir() else 0
     chosen = os.environ.get("LLAMBA_TARGET")
     return {

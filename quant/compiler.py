@@ -3,12 +3,14 @@
 import importlib
 import inspect
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
-from .jit import symbol, write_object
-from .target import target
+from .kernel_cache import symbol, write_object
+from .object_code import undefined_symbols
+from .target import Target, target
 
 # What object code may call outside itself: LLVM's own library calls the yield in the barrier,
 # and what parks a thread.
@@ -25,6 +27,7 @@ def compile_kernel(kernel: str) -> bytes:
     from numba import types
 
     wanted = target()
+    machine = _machine(wanted)
     module_name, function_name = kernel.split(":")
     root = __name__.rsplit(".", 2)[0]
     function: Any = getattr(importlib.import_module(f"{root}.{module_name}"), function_name)
@@ -45,34 +48,88 @@ define i64 @{symbol(kernel)}({arguments}) {{
 }}
 declare i32 {inner}(ptr, ptr{declared})
 """
-    module = llvm.parse_assembly(compiled.library.get_llvm_str())
-    module.link_in(llvm.parse_assembly(wrapper))
+    module = _parse(compiled.library.get_llvm_str(), machine)
+    module.link_in(_parse(wrapper, machine))
     for value in [*module.functions, *module.global_variables]:
         if not value.is_declaration and value.name != symbol(kernel):
             value.linkage = llvm.Linkage.internal
-    machine = llvm.Target.from_default_triple().create_target_machine(
-        cpu=wanted.cpu,
-        features=wanted.features,
-        opt=3,
-        reloc="default",
-        codemodel="jitdefault",
-        jit=True,
-    )
     options = llvm.create_pipeline_tuning_options(speed_level=3)
     options.loop_vectorization = False
     options.slp_vectorization = False
     builder = llvm.create_pass_builder(machine, options)
     builder.getModulePassManager().run(module, builder)
-    foreign = [
-        f.name
-        for f in module.functions
-        if f.is_declaration and not f.name.startswith("llvm.") and f.name not in _ALLOWED
-    ]
-    if foreign:
-        raise RuntimeError(f"{kernel} calls {', '.join(foreign)}")
     if folder := os.environ.get("LLAMBA_ASM"):  # for reading what a kernel became
         Path(folder, f"{symbol(kernel)}.s").write_text(machine.emit_assembly(module))
-    return machine.emit_object(module)
+    called = {f.name for f in module.functions if f.is_declaration}
+    code = machine.emit_object(module)
+    # Code generation adds calls of its own: for what the target has no instruction of.
+    foreign = {n for n in called if not n.startswith("llvm.")} | undefined_symbols(code)
+    if foreign := foreign - _ALLOWED:
+        raise RuntimeError(f"{kernel} calls {', '.join(sorted(foreign))}")
+    return code
+
+
+def _machine(wanted: Target) -> Any:
+    """LLVM's code generator; for another architecture than this one's Linux code."""
+    import llvmlite.binding as llvm
+
+    if wanted.is_host:
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+        found = llvm.Target.from_default_triple()
+    else:
+        llvm.initialize_all_targets()
+        llvm.initialize_all_asmprinters()
+        found = llvm.Target.from_triple(f"{wanted.arch}-unknown-linux-gnu")
+    return found.create_target_machine(
+        cpu=wanted.cpu,
+        features=wanted.features,
+        opt=3,
+        reloc="default",
+        codemodel=_code_model(wanted),
+        jit=True,
+    )
+
+
+def _code_model(wanted: Target) -> str:
+    """How far code may be from its constants.
+
+    ARM64's model for code that lies anywhere takes four instructions to name a constant, in inner
+    loops too. ELF's sections are loaded into one block of memory there.
+    """
+    elf = sys.platform == "linux" or not wanted.is_host
+    return "small" if wanted.arch == "aarch64" and elf else "jitdefault"
+
+
+def _leave_code_to_us() -> None:
+    """Numba only writes LLVM's language; what follows is done once, above, and for the target.
+
+    Numba itself would optimize it, and make the host's machine code of it that nobody runs: more
+    than half of the time, and loops unrolled twice.
+    """
+    from numba.core import codegen, cpu
+
+    def no_executable(self: Any, library: Any, fndesc: Any, env: Any) -> Any:
+        library._ensure_finalized()
+        return [].append  # never called; Numba tells functions apart by its identity
+
+    libraries: Any = codegen.JITCodeLibrary
+    contexts: Any = cpu.CPUContext
+    libraries._finalize_specific = lambda self: None
+    libraries._optimize_functions = lambda self, module: None
+    libraries._optimize_final_module = lambda self: None
+    contexts.get_executable = no_executable
+
+
+def _parse(text: str, machine: Any) -> Any:
+    """A module, laid out as the target machine wants it."""
+    import llvmlite.binding as llvm
+
+    module = llvm.parse_assembly(
+        re.sub(r'^target (?:datalayout|triple) = ".*"$', "", text, flags=re.M)
+    )
+    module.triple, module.data_layout = machine.triple, str(machine.target_data)
+    return module
 
 
 def main() -> None:
@@ -80,6 +137,7 @@ def main() -> None:
     import warnings
 
     warnings.simplefilter("ignore")
+    _leave_code_to_us()
     folder = Path(sys.argv[1])
     for line in sys.stdin:
         kernel = line.strip()

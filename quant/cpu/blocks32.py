@@ -17,8 +17,10 @@ import numpy as np
 from llvmlite import ir
 from numba.core import types
 
+from .floats import widen_code
 from .lookup import lookup
 from .simd import (
+    WIDE_BIAS,
     address,
     dot4,
     fma_f32x8,
@@ -127,7 +129,7 @@ def headers(block_bytes: int, blocks: int) -> Any:
             if blocks > 1
             else b.load(pointer(b, args[0]), align=1, typ=ir.VectorType(I32, 1))
         )
-        return b.fpext(b.bitcast(words, ir.VectorType(F16, 2 * blocks)), kind.llvm)
+        return widen_code(b, b.bitcast(words, ir.VectorType(F16, 2 * blocks)))
 
     return make("headers", 1, lambda a: kind(address), code)
 
@@ -205,7 +207,8 @@ def make_nibble_format(
     zero4, zero2 = zero("f32", 4), zero("f32", 2)
     pick = pairs_minimum4 if minimum else pairs_scale4
     # Powers are twice the scale.
-    factor, half = np.float32(offset / 2 if exponent else offset), np.float32(0.5)
+    left = offset - WIDE_BIAS if wide else offset
+    factor, half = np.float32(left / 2 if exponent else left), np.float32(0.5)
 
     @inline
     def step(h, low, high, q_scale, sums, acc, more, accm):

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ..grids import grid
 from .expanded import read
-from .simd import ISA
+from .simd import HAS_MASKS
 from .vector import I8, I32, I64, Builder, Value, constant, declare, lanes
 
 
@@ -90,7 +90,7 @@ def signed(b: Builder, parts: Sequence[Value], bits: Value, offset: int) -> list
     """Four <64 x i8> of offset + |v| -> offset + v, where a set bit of the <32 x i8> says v < 0."""
     result = []
     for k, part in enumerate(parts):
-        if ISA == "avx512vnni":
+        if HAS_MASKS:
             few = b.bitcast(lanes(b, bits, bits, list(range(8 * k, 8 * k + 8))), I64)
             negative = b.bitcast(few, ir.VectorType(ir.IntType(1), 64))
         else:

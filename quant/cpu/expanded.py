@@ -11,6 +11,7 @@ import numpy as np
 from llvmlite import ir
 
 from .blocks32 import NATURAL, CpuFormat
+from .floats import widen_code
 from .prefetch import prefetch_ahead
 from .simd import (
     address,
@@ -44,7 +45,7 @@ def read(b: Builder, at: Value, offset: int, kind: ir.Type) -> Value:
 
 def half(b: Builder, at: Value, offset: int) -> Value:
     """The float16 there, as float32."""
-    return b.fpext(read(b, at, offset, F16), F32)
+    return widen_code(b, read(b, at, offset, F16))
 
 
 def scaled(b: Builder, steps: Value, d: Value, times: float, plus: float) -> Value:

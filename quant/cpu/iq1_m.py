@@ -4,8 +4,9 @@ from llvmlite import ir
 
 from .codebook import look_up, shifted, with_high_bits
 from .expanded import make_expanded, read, scaled
+from .floats import widen_code
 from .iq1_s import OFFSET, TABLE
-from .vector import F16, F32, I8, I16, I32, I64, Builder, Value, constant, lanes
+from .vector import F16, I8, I16, I32, I64, Builder, Value, constant, lanes
 
 
 def _expand(b: Builder, at: Value) -> list[Value]:
@@ -23,7 +24,7 @@ def _scales(b: Builder, at: Value) -> Value:
     bits: Value = I64(0)
     for i in range(4):
         bits = b.or_(bits, b.and_(b.lshr(four, I64(12 * (i + 1))), I64(0xF << 4 * i)))
-    d = b.fpext(b.bitcast(b.trunc(bits, I16), F16), F32)
+    d = widen_code(b, b.bitcast(b.trunc(bits, I16), F16))
     words = b.bitcast(four, ir.VectorType(I16, 4))
     words = lanes(b, words, words, [j // 4 for j in range(16)])
     steps = b.and_(b.lshr(words, constant("i16", [0, 3, 6, 9] * 4)), constant("i16", [7] * 16))

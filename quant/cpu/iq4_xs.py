@@ -10,9 +10,11 @@ from llvmlite import ir
 
 from ..iq4_nl import VALUES
 from .blocks32 import PAIR16, CpuFormat
+from .floats import widen_code
 from .lookup import lookup
 from .prefetch import prefetch_ahead
 from .simd import (
+    WIDE_BIAS,
     address,
     dot4_wide_x16,
     fill_f32x16,
@@ -64,7 +66,7 @@ def _scales_code(b: Builder, sig: Any, args: Any) -> Value:
     both = b.or_(b.and_(low, constant("i32", [15] * 8)), b.and_(high, constant("i32", [48] * 8)))
     floats = b.sitofp(b.sub(both, constant("i32", [32] * 8)), ir.VectorType(F32, 8))
     d = b.extract_element(b.bitcast(head, ir.VectorType(F16, 4)), ir.Constant(I32, 0))
-    return b.fmul(floats, splat(b, b.fpext(d, F32), 8))
+    return b.fmul(floats, splat(b, widen_code(b, d), 8))
 
 
 _e0, _o0, _e1, _o1 = (_part(c, w) for c in range(2) for w in range(2))
@@ -99,7 +101,7 @@ def dot_row(w, groups, q, scale, sums):
         q += 256
         scale += 64
         sums += 64
-    return sum_f32x16(fma_f32x16(accm, fill_f32x16(np.float32(-_OFFSET)), acc + more))
+    return sum_f32x16(fma_f32x16(accm, fill_f32x16(np.float32(WIDE_BIAS - _OFFSET)), acc + more))
 
 
 _g0, _g1, _g2, _g3 = (

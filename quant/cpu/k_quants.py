@@ -8,6 +8,7 @@ from typing import Any
 
 from llvmlite import ir
 
+from .floats import widen_code
 from .prefetch import prefetch_ahead
 from .simd import (
     address,
@@ -54,7 +55,7 @@ def _half_splat(index: int, count: int) -> Any:
 
     def code(b: Builder, sig: Any, args: Any) -> Value:
         pair = b.load(pointer(b, args[0]), align=1, typ=ir.VectorType(F16, 2))
-        wide = b.fpext(pair, ir.VectorType(pair.type.element and ir.FloatType(), 2))
+        wide = widen_code(b, pair)
         return lanes(b, wide, wide, [index] * count)
 
     return make("half_splat", 1, lambda a: kind(address), code)
@@ -86,8 +87,9 @@ def nibbles64(first: int, high_bits: int | None) -> list[Any]:
             at = pointer(b, b.add(args[0], ir.Constant(args[0].type, first + 64 * chunk)))
             x = b.load(at, align=1, typ=kind.llvm)
             if which:
-                x = b.bitcast(b.lshr(b.bitcast(x, shorts), constant("i16", [4] * 32)), kind.llvm)
-            x = b.and_(x, constant("i8", [15] * 64))
+                x = b.lshr(x, constant("i8", [4] * 64))
+            else:
+                x = b.and_(x, constant("i8", [15] * 64))
             if high_bits is None:
                 return x
             # Bit 4 * chunk + which + {0, 2} of each byte is the fifth bit of the two groups.

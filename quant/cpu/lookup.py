@@ -4,30 +4,22 @@ from collections.abc import Sequence
 
 from llvmlite import ir
 
+from .native import native
 from .simd import ISA
-from .vector import Builder, Value, constant, declare, lanes
-
-# x86's byte shuffles by the vector's bytes; each looks up within its own 16 bytes.
-_SHUFFLES = {
-    16: "llvm.x86.ssse3.pshuf.b.128",
-    32: "llvm.x86.avx2.pshuf.b",
-    64: "llvm.x86.avx512.pshuf.b.512",
-}
+from .vector import Builder, Value, constant, lanes
 
 
 def lookup(b: Builder, index: Value, table: Sequence[int], isa: str = ISA) -> Value:
     """table[i] in each lane of <n x i8> indices below 16; n is 16, 32 or 64."""
-    count = index.type.count
-    native = {"avx512vnni": 64, "avxvnni": 32, "avx2": 32}.get(isa, 0)
-    if not native:
+    count, width = index.type.count, native.lookup_bytes(isa)
+    if not width:
         return _select(b, index, table)
-    if count > native:
+    if count > width:
         half = count // 2
         parts = [list(range(half)), list(range(half, count))]
         low, high = (lookup(b, lanes(b, index, index, p), table, isa) for p in parts)
         return lanes(b, low, high, list(range(count)))
-    function = declare(b, _SHUFFLES[count], index.type, [index.type] * 2)
-    return b.call(function, [constant("i8", list(table) * (count // 16)), index])
+    return native.lookup(b, index, table)
 
 
 def _select(b: Builder, index: Value, table: Sequence[int]) -> Value:

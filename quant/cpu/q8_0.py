@@ -5,6 +5,7 @@ import numpy as np
 from .blocks32 import NATURAL, CpuFormat, headers
 from .prefetch import prefetch_ahead
 from .simd import (
+    WIDE_BIAS,
     address,
     dot4_wide_x8,
     dot4_wide_x16,
@@ -81,6 +82,8 @@ def dot_row(w, groups, q, scale, sums):
         s = _scales(h, h) * _spread(qs, qs)
         acc = fma_f32x16(to_f32x16(_low_half(d, _zero_i32x8())), s, acc)
         accm = fma_f32x4(_scales4(h, h), _only_first(_load_f32x2(sums), _zero_f32x2()), accm)
+    if WIDE_BIAS == 128:  # nothing is left of the offset
+        return sum_f32x16(acc)
     return sum_f32x16(acc) - np.float32(128) * sum_f32x4(accm)
 
 

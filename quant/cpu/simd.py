@@ -11,11 +11,11 @@ from numba import njit
 from numba.core import types
 
 from ..target import target
+from .floats import FEATURES, fma_code, narrow_code, nearest_code, widen_code
+from .native import native
 from .vector import (
     ELEMENTS,
     F32,
-    I8,
-    I16,
     I32,
     I64,
     SCALARS,
@@ -32,7 +32,11 @@ from .vector import (
 )
 
 ISA = target().isa
+WIDE_BIAS = native.wide_bias(ISA)
 LANES = target().lanes
+ROWS = target().rows
+# Comparisons give one bit a lane, in registers of their own, rather than a vector.
+HAS_MASKS = "avx512bw" in FEATURES
 
 # error_model: no checks for division by zero; the kernels have none.
 kernel = njit(error_model="numpy", nogil=True)
@@ -68,31 +72,30 @@ def store(element: str, count: int) -> Any:
     return make(f"store_{element}x{count}", 2, lambda a: types.int64(address, kind), _as(code))
 
 
-def _scalar_load(element: str, result: Any, widen: str | None, wide: ir.Type) -> Any:
+def _scalar_load(element: str, result: Any, widen: Any = None) -> Any:
     def code(b: Builder, at: Any) -> Value:
         value = b.load(pointer(b, at), align=1, typ=ELEMENTS[element])
-        return getattr(b, widen)(value, wide) if widen else value
+        return widen(b, value) if widen else value
 
     return make(f"load_{element}", 1, lambda a: result(address), _as(code))
 
 
-def _scalar_store(element: str, kind: Any, narrow: str | None) -> Any:
+def _scalar_store(element: str, kind: Any, narrow: Any = None) -> Any:
     def code(b: Builder, at: Any, value: Any) -> Value:
-        value = getattr(b, narrow)(value, ELEMENTS[element]) if narrow else value
-        b.store(value, pointer(b, at), align=1)
+        b.store(narrow(b, value) if narrow else value, pointer(b, at), align=1)
         return ir.Constant(I64, 0)
 
     return make(f"store_{element}", 2, lambda a: types.int64(address, kind), _as(code))
 
 
-load_i32 = _scalar_load("i32", types.int64, "sext", I64)
-load_i64 = _scalar_load("i64", types.int64, None, I64)
-load_f32 = _scalar_load("f32", types.float32, None, F32)
-load_f16 = _scalar_load("f16", types.float32, "fpext", F32)
-store_i64 = _scalar_store("i64", types.int64, None)
-store_i32 = _scalar_store("i32", types.int32, None)
-store_f32 = _scalar_store("f32", types.float32, None)
-store_f16 = _scalar_store("f16", types.float32, "fptrunc")
+load_i32 = _scalar_load("i32", types.int64, lambda b, value: b.sext(value, I64))
+load_i64 = _scalar_load("i64", types.int64)
+load_f32 = _scalar_load("f32", types.float32)
+load_f16 = _scalar_load("f16", types.float32, widen_code)
+store_i64 = _scalar_store("i64", types.int64)
+store_i32 = _scalar_store("i32", types.int32)
+store_f32 = _scalar_store("f32", types.float32)
+store_f16 = _scalar_store("f16", types.float32, narrow_code)
 
 load_i8x16, load_i8x32, load_i8x64 = load("i8", 16), load("i8", 32), load("i8", 64)
 load_i16x16 = load("i16", 16)
@@ -160,7 +163,7 @@ def shuffle(element: str, count: int, order: list[int]) -> Any:
 
 
 def convert(op: str, source: Vector, result: Vector) -> Any:
-    """convert(v): LLVM's sext, zext, trunc, sitofp, uitofp, fptosi, fpext, fptrunc or bitcast."""
+    """convert(v): LLVM's sext, zext, trunc, sitofp, uitofp, fptosi or bitcast."""
     return make(op, 1, lambda a: result(source), _as(lambda b, v: getattr(b, op)(v, result.llvm)))
 
 
@@ -188,9 +191,22 @@ def call(name: str, kind: Vector, arity: int, fast: tuple[str, ...] = ()) -> Any
     return make(name.replace(".", "_"), arity, lambda a: kind(*[kind] * arity), _as(code))
 
 
+def widen_half(count: int) -> Any:
+    """float16 -> float32."""
+    source, result = vec("f16", count), vec("f32", count)
+    return make("widen_half", 1, lambda a: result(source), _as(widen_code))
+
+
+def narrow_half(count: int) -> Any:
+    """float32 -> float16, to the nearest."""
+    source, result = vec("f32", count), vec("f16", count)
+    return make("narrow_half", 1, lambda a: result(source), _as(narrow_code))
+
+
 def fma(count: int) -> Any:
     """fma(a, b, c) = a * b + c."""
-    return call(f"llvm.fma.v{count}f32", vec("f32", count), 3)
+    kind = vec("f32", count)
+    return make("fma", 3, lambda a: kind(kind, kind, kind), _as(fma_code))
 
 
 def maximum(count: int) -> Any:
@@ -204,8 +220,9 @@ def absolute(count: int) -> Any:
 
 
 def nearest(count: int) -> Any:
-    """Round to the nearest integer, ties to even."""
-    return call(f"llvm.rint.v{count}f32", vec("f32", count), 1)
+    """Round |v| < 2^22 to the nearest integer, ties to even."""
+    kind = vec("f32", count)
+    return make("nearest", 1, lambda a: kind(kind), _as(nearest_code))
 
 
 fma_f32x16, fma_f32x8, fma_f32x4 = fma(16), fma(8), fma(4)
@@ -214,8 +231,7 @@ abs_f32x16 = absolute(16)
 nearest_f32x16 = nearest(16)
 to_f32x16 = convert("sitofp", vec("i32", 16), vec("f32", 16))
 to_i32x16 = convert("fptosi", vec("f32", 16), vec("i32", 16))
-widen_f16x16 = convert("fpext", vec("f16", 16), vec("f32", 16))
-narrow_f32x16 = convert("fptrunc", vec("f32", 16), vec("f16", 16))
+widen_f16x16, narrow_f32x16 = widen_half(16), narrow_half(16)
 narrow_i32x16 = convert("trunc", vec("i32", 16), vec("i8", 16))
 u8_to_i32x16 = convert("zext", vec("i8", 16), vec("i32", 16))
 
@@ -265,45 +281,24 @@ sum_i32x16 = sum_i32(16)
 
 # ---- the dot product of bytes ------------------------------------------------------------------
 def dot4_code(b: Builder, acc: Value, u: Value, s: Value, *, wide: bool) -> Value:
-    """acc[i] += sum of u[4i+j] * s[4i+j], j < 4; u unsigned bytes, s signed bytes.
+    """acc[i] += sum of u[4i+j] * s[4i+j], j < 4; u unsigned bytes, s signed bytes from -127 on.
 
-    `wide` says that u may exceed 127, where AVX2's vpmaddubsw would saturate.
+    `wide` says that u may exceed 127: AVX2's vpmaddubsw would saturate, and it is no signed byte.
+    Then it is u - WIDE_BIAS that is multiplied, whose offset is as much smaller.
     """
     count = acc.type.count
-    native = {"avx512vnni": 16, "avxvnni": 8, "avx2": 8}[ISA]
-    if count > native:
+    width = native.NATIVE[ISA]
+    if count > width:
         parts = []
-        for k in range(0, count, native):
-            some, bytes_ = list(range(k, k + native)), list(range(4 * k, 4 * (k + native)))
+        for k in range(0, count, width):
+            some, bytes_ = list(range(k, k + width)), list(range(4 * k, 4 * (k + width)))
             part = (lanes(b, acc, acc, some), lanes(b, u, u, bytes_), lanes(b, s, s, bytes_))
-            parts.append(dot4_code(b, *part, wide=wide))
+            parts.append(native.dot4(b, *part, ISA, wide=wide))
         while len(parts) > 1:
             both = list(range(2 * parts[0].type.count))
             parts = [lanes(b, parts[i], parts[i + 1], both) for i in range(0, len(parts), 2)]
         return parts[0]
-    v32, v16, v8 = (ir.VectorType(t, n * count) for t, n in ((I32, 1), (I16, 2), (I8, 4)))
-    if ISA in ("avx512vnni", "avxvnni"):
-        function = declare(b, f"llvm.x86.avx512.vpdpbusd.{count * 32}", v32, [v32, v8, v8])
-        return b.call(function, [acc, u, s])
-    bits = 32 * count
-    if count == 4:  # the 128-bit forms have names of their own
-        bytes_name, words_name = "llvm.x86.ssse3.pmadd.ub.sw.128", "llvm.x86.sse2.pmadd.wd"
-    else:
-        bytes_name, words_name = "llvm.x86.avx2.pmadd.ub.sw", "llvm.x86.avx2.pmadd.wd"
-        assert bits == 256
-    words = declare(b, words_name, v32, [v16, v16])
-    if not wide:
-        pairs = b.call(declare(b, bytes_name, v16, [v8, v8]), [u, s])
-        ones = ir.Constant(v16, [1] * (2 * count))
-        return b.add(acc, b.call(words, [pairs, ones]))
-    eight = ir.Constant(v16, [8] * (2 * count))
-    u16, s16 = b.bitcast(u, v16), b.bitcast(s, v16)
-    even = b.call(
-        words,
-        [b.and_(u16, ir.Constant(v16, [255] * (2 * count))), b.ashr(b.shl(s16, eight), eight)],
-    )
-    odd = b.call(words, [b.lshr(u16, eight), b.ashr(s16, eight)])
-    return b.add(acc, b.add(even, odd))
+    return native.dot4(b, acc, u, s, ISA, wide=wide)
 
 
 def dot4(count: int, *, wide: bool = False) -> Any:
@@ -337,13 +332,13 @@ def _exp_code(b: Builder, x: Value) -> Value:
         return b.call(declare(b, f"llvm.{name}.v{n}f32", kind, [kind] * len(values)), values)
 
     x = f("maxnum", f("minnum", x, const(88.3762626647949)), const(-87.3365478515625))
-    k = f("rint", b.fmul(x, const(1.44269504088896341)))
-    x = f("fma", k, const(-0.693359375), x)
-    x = f("fma", k, const(2.12194440e-4), x)
+    k = nearest_code(b, b.fmul(x, const(1.44269504088896341)))
+    x = fma_code(b, k, const(-0.693359375), x)  # exact: few bits times few bits
+    x = fma_code(b, k, const(2.12194440e-4), x)
     y = const(1.9875691500e-4)
     for c in (1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1):
-        y = f("fma", y, x, const(c))
-    y = f("fma", y, b.fmul(x, x), b.fadd(x, const(1.0)))
+        y = fma_code(b, y, x, const(c))
+    y = fma_code(b, y, b.fmul(x, x), b.fadd(x, const(1.0)))
     integers = ir.VectorType(I32, n)
     power = b.shl(
         b.add(b.fptosi(k, integers), ir.Constant(integers, [127] * n)),

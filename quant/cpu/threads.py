@@ -1,12 +1,13 @@
 """What the team needs: atomics, spinning, giving a core away, sleeping, calls by address."""
 
-import platform
 import sys
 from typing import Any
 
 from llvmlite import ir
 from numba.core import types
 
+from ..target import Target, target
+from .native import native
 from .simd import address
 from .vector import I32, I64, Builder, Value, declare, make, pointer
 
@@ -29,7 +30,7 @@ def _atomic_add(b: Builder, at: Any, value: Any) -> Value:
 
 
 def _pause(b: Builder) -> Value:
-    b.call(declare(b, "llvm.x86.sse2.pause", ir.VoidType(), []), [])
+    native.pause(b)
     return ir.Constant(I64, 0)
 
 
@@ -66,8 +67,14 @@ def declare_variadic(b: Builder, name: str) -> Any:
     return ir.Function(b.module, ir.FunctionType(I64, [I64], var_arg=True), name)
 
 
-# The number of the futex system call, 0 where there is none.
-FUTEX = {"x86_64": 202, "aarch64": 98}.get(platform.machine(), 0) if sys.platform == "linux" else 0
+def _futex_number(wanted: Target) -> int:
+    """The number of the futex system call, 0 where there is none."""
+    if wanted.is_host and sys.platform != "linux":
+        return 0
+    return {"x86_64": 202, "aarch64": 98}[wanted.arch]
+
+
+FUTEX = _futex_number(target())
 park = make("park", 2, lambda a: types.int64(address, types.int64), _as(_park))
 wake = make("wake", 1, lambda a: types.int64(address), _as(_wake))
 

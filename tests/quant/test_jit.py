@@ -16,7 +16,7 @@ import pytest
 
 from llamba.errors import KernelError
 from llamba.models.cache_folder import cache_dir
-from llamba.quant import jit
+from llamba.quant import jit, kernel_cache
 from llamba.quant import target as target_module
 from llamba.quant.target import NAMED_TARGETS, Target, target
 
@@ -82,13 +82,13 @@ def cache(filled: Path, tmp_path: Path) -> Path:
 
 
 def objects(cache: Path) -> list[Path]:
-    return sorted((cache / "kernels").glob("*/*"))
+    return sorted((cache / "kernels").glob("*/*.o"))
 
 
 @pytest.mark.kernels
 def test_a_second_process_compiles_nothing(cache: Path) -> None:
     before = [(f.name, f.read_bytes(), f.stat().st_mtime_ns) for f in objects(cache)]
-    assert [name for name, _, _ in before] == sorted(f"{jit.symbol(k)}.o" for k in KERNELS)
+    assert [name for name, _, _ in before] == sorted(f"{kernel_cache.symbol(k)}.o" for k in KERNELS)
     second = finish(start(cache))
     assert second == {"told": [], "warned": [], "numba": False}
     assert [(f.name, f.read_bytes(), f.stat().st_mtime_ns) for f in objects(cache)] == before
@@ -127,13 +127,13 @@ def test_a_damaged_file_is_compiled_again(cache: Path) -> None:
 
 @pytest.mark.parametrize("how", DAMAGE)
 def test_damage_is_noticed(tmp_path: Path, how: str) -> None:
-    jit.write_object(tmp_path, KERNELS[0], b"\x7fELF" + bytes(range(256)) * 9)
+    kernel_cache.write_object(tmp_path, KERNELS[0], b"\x7fELF" + bytes(range(256)) * 9)
     (file,) = tmp_path.iterdir()
     good = file.read_bytes()
-    assert jit.read_object(tmp_path, KERNELS[0]) == b"\x7fELF" + bytes(range(256)) * 9
+    assert kernel_cache.read_object(tmp_path, KERNELS[0]) == b"\x7fELF" + bytes(range(256)) * 9
     file.write_bytes(DAMAGE[how](good))
-    assert jit.read_object(tmp_path, KERNELS[0]) is None
-    assert jit.read_object(tmp_path, KERNELS[1]) is None
+    assert kernel_cache.read_object(tmp_path, KERNELS[0]) is None
+    assert kernel_cache.read_object(tmp_path, KERNELS[1]) is None
 
 
 def test_a_full_disk_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +142,7 @@ def test_a_full_disk_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(os, "replace", full)
     with pytest.raises(OSError, match=f"No space left.*{tmp_path.name}"):
-        jit.write_object(tmp_path, KERNELS[0], b"code")
+        kernel_cache.write_object(tmp_path, KERNELS[0], b"code")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -151,19 +151,19 @@ def test_an_interrupt_ends_the_compilers(tmp_path: Path) -> None:
     """SIGINT for the parent alone, as a supervisor sends it, within seconds of work."""
     code = """
 import os, signal, sys, threading
-from llamba.quant import jit
+from llamba.quant import kernel_workers
 from llamba.quant.target import target
 
-class Slow(jit._Worker):
+class Slow(kernel_workers.Worker):
     def compile(self, kernel):
         threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
         self.process.wait()  # for ever: it is told nothing
         raise RuntimeError("killed")
 
-jit._Worker = Slow
+kernel_workers.Worker = Slow
 signal.signal(signal.SIGINT, signal.default_int_handler)
 try:
-    jit._compile(["a:b"], jit.Path(sys.argv[1]), target(), None)
+    kernel_workers.compile_all(["a:b"], kernel_workers.Path(sys.argv[1]), target(), None)
 except KeyboardInterrupt:
     print("interrupted")
 """
@@ -215,7 +215,7 @@ def test_two_processes_compile_at_once(tmp_path: Path) -> None:
 
 # ---- the key -----------------------------------------------------------------------------------
 def key(wanted: Target) -> str:
-    return jit.cache_key.__wrapped__(wanted)
+    return kernel_cache.cache_key.__wrapped__(wanted)
 
 
 @pytest.fixture
@@ -223,17 +223,17 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the package's sources that the key is made from."""
     for part in ("quant", "runtime"):
         ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(jit._PACKAGE / part, tmp_path / part, ignore=ignored)
-    monkeypatch.setattr(jit, "_PACKAGE", tmp_path)
+        shutil.copytree(kernel_cache._PACKAGE / part, tmp_path / part, ignore=ignored)
+    monkeypatch.setattr(kernel_cache, "_PACKAGE", tmp_path)
     return tmp_path
 
 
 def test_the_key_follows_every_kernel_source(package: Path) -> None:
-    wanted = Target("znver4", "+avx2", "avx2", 8)
+    wanted = Target("x86_64", "znver4", "+avx2", "avx2", 8, 4)
     first = key(wanted)
     assert key(wanted) == first and len(first) == 24
     sources = [
-        *(package / "quant" / name for name in ("jit.py", "compiler.py", "target.py")),
+        *(package / "quant" / name for name in ("kernel_workers.py", "compiler.py", "target.py")),
         *(package / "quant" / name for name in ("grids.py", "iq4_nl.py", "mxfp4.py")),
         *(package / "quant" / "cpu").glob("*.py"),
         package / "runtime" / "kernels" / "records.py",
@@ -260,13 +260,13 @@ def test_the_key_does_not_follow_other_files(package: Path) -> None:
 
 def test_the_key_follows_the_target_and_the_compilers(monkeypatch: pytest.MonkeyPatch) -> None:
     targets = [
-        Target("znver4", "+avx2", "avx2", 8),
-        Target("znver3", "+avx2", "avx2", 8),
-        Target("znver4", "+avx2,+fma", "avx2", 8),
-        Target("znver4", "+avx2", "avxvnni", 8),
+        Target("x86_64", "znver4", "+avx2", "avx2", 8, 4),
+        Target("x86_64", "znver3", "+avx2", "avx2", 8, 4),
+        Target("x86_64", "znver4", "+avx2,+fma", "avx2", 8, 4),
+        Target("x86_64", "znver4", "+avx2", "avxvnni", 8, 4),
     ]
     keys = {key(t) for t in targets}
-    monkeypatch.setattr(jit, "version", lambda name: "0.0." + name)
+    monkeypatch.setattr(kernel_cache, "version", lambda name: "0.0." + name)
     keys.add(key(targets[0]))
     assert len(keys) == 5
 
@@ -274,7 +274,7 @@ def test_the_key_follows_the_target_and_the_compilers(monkeypatch: pytest.Monkey
 def test_symbols_are_identifiers_of_their_own(rig: ModuleType) -> None:
     names = [f"runtime.kernels.cpu.matmul:matmul_rows_{f}" for f in rig.QUANTIZED]
     names += [f"runtime.kernels.cpu.matmul_lanes:matmul_lanes_{f}" for f in rig.QUANTIZED]
-    symbols = {jit.symbol(n) for n in names}
+    symbols = {kernel_cache.symbol(n) for n in names}
     assert len(symbols) == len(names) and all(s.isidentifier() for s in symbols)
 
 
@@ -282,12 +282,12 @@ def test_symbols_are_identifiers_of_their_own(rig: ModuleType) -> None:
 def test_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LLAMBA_CACHE", "/a")
     monkeypatch.setenv("XDG_CACHE_HOME", "/b")
-    assert jit.cache_root() == Path("/a/kernels")
+    assert kernel_cache.cache_root() == Path("/a/kernels")
     monkeypatch.delenv("LLAMBA_CACHE")
-    assert jit.cache_root() == Path("/b/llamba/kernels")
+    assert kernel_cache.cache_root() == Path("/b/llamba/kernels")
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", "/c")
-    assert jit.cache_root() == Path("/c/.cache/llamba/kernels")
+    assert kernel_cache.cache_root() == Path("/c/.cache/llamba/kernels")
 
 
 def test_the_place_follows_the_rules_of_the_models(
@@ -300,7 +300,7 @@ def test_the_place_follows_the_rules_of_the_models(
             monkeypatch.delenv(name, raising=False)
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
-        assert jit.cache_root() == cache_dir() / "kernels"
+        assert kernel_cache.cache_root() == cache_dir() / "kernels"
 
 
 def test_without_a_home_only_a_folder_of_our_own_is_used(
@@ -308,7 +308,7 @@ def test_without_a_home_only_a_folder_of_our_own_is_used(
 ) -> None:
     """What lies there is run, so that nobody else may have put it there."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    place = jit._homeless_folder.__wrapped__
+    place = kernel_cache._homeless_folder.__wrapped__
     ours = place()
     assert ours.parent == tmp_path and ours.stat().st_mode & 0o777 == 0o700 and place() == ours
     ours.chmod(0o777)
@@ -327,7 +327,7 @@ def test_old_directories_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         (folder / "x.o").write_bytes(b"")
         then = time.time() - days * 86400
         os.utime(folder, (then, then))
-    jit._prune(tmp_path / "kernels" / "kept")
+    kernel_cache.prune(tmp_path / "kernels" / "kept")
     assert {f.name for f in (tmp_path / "kernels").iterdir()} == {"kept", "fresh", "recent"}
 
 
@@ -342,7 +342,7 @@ def test_what_is_loaded_counts_as_used(cache: Path) -> None:
 # ---- errors ------------------------------------------------------------------------------------
 def test_unknown_target(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LLAMBA_TARGET", "z80")
-    with pytest.raises(KernelError, match=r"'z80' is not a known target \(known: host, avx2"):
+    with pytest.raises(KernelError, match=r"'z80' is not a known target \(known: host, x86-64, "):
         target.__wrapped__()
 
 
@@ -352,11 +352,11 @@ def test_unknown_target(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_named_targets(monkeypatch: pytest.MonkeyPatch, name: str, isa: str, lanes: int) -> None:
     monkeypatch.setenv("LLAMBA_TARGET", name)
     found = target.__wrapped__()
-    assert (found.isa, found.lanes, found.cpu) == (isa, lanes, NAMED_TARGETS[name][0])
+    assert (found.isa, found.lanes, found.cpu) == (isa, lanes, NAMED_TARGETS[name][1])
 
 
 def test_cpus_below_the_floor() -> None:
-    classify = target_module._classify
+    classify = target_module.classify
     with pytest.raises(KernelError, match=r"nehalem.*lacks AVX2"):
         classify("nehalem", frozenset({"sse4.2"}), "x86_64")
     with pytest.raises(KernelError, match="riscv64"):
@@ -383,7 +383,7 @@ def test_a_failing_compiler_is_an_error_of_one_line(fresh: Path, kernel: str) ->
     message = str(caught.value)
     assert f"{kernel} could not be compiled for {target().cpu}: " in message
     assert "Error: " in message and "\n" not in message
-    assert not list(fresh.glob("kernels/*/*"))
+    assert [f.name for f in fresh.glob("kernels/*/*")] == [kernel_cache.ABOUT]
 
 
 def test_debugging_shows_all_of_it(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import pytest
 from llamba.errors import KernelError
 from llamba.models.gguf import GGUFFile
 from llamba.models.weights import Weights
-from llamba.quant import jit
+from llamba.quant import kernel_cache
 from llamba.quant.target import target
 from llamba.runtime.batch import PAGE_SIZE, Batch, Segment
 from llamba.runtime.forward import build_program
@@ -156,7 +156,9 @@ def assembly(folder: Path, kernels: list[str], wanted: str) -> dict[str, str]:
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    return {name: (folder / f"{jit.symbol(KERNELS + name)}.s").read_text() for name in kernels}
+    return {
+        name: (folder / f"{kernel_cache.symbol(KERNELS + name)}.s").read_text() for name in kernels
+    }
 
 
 def check_assembly(found: dict[str, str]) -> None:
@@ -185,8 +187,8 @@ def test_the_object_code_of_avx512_uses_it(tmp_path: Path) -> None:
 def test_what_both_targets_share() -> None:
     """Lanes are the native width, and each target has a cache directory of its own."""
     code = (
-        "from llamba.quant import jit, target as t; "
-        "print(t.target().lanes, t.target().isa, jit.cache_key(t.target()))"
+        "from llamba.quant import kernel_cache, target as t; "
+        "print(t.target().lanes, t.target().isa, kernel_cache.cache_key(t.target()))"
     )
     lanes, found, key = python("-c", code).stdout.split()
-    assert (lanes, found) == ("8", "avx2") and key != jit.cache_key(target())
+    assert (lanes, found) == ("8", "avx2") and key != kernel_cache.cache_key(target())

@@ -10,6 +10,7 @@ import numpy as np
 from llvmlite import ir
 from numba.core import types
 
+from ....quant.cpu.floats import fma_code
 from ....quant.cpu.simd import (
     LANES,
     absolute,
@@ -29,7 +30,7 @@ from ....quant.cpu.simd import (
     zero,
 )
 from ....quant.cpu.threads import atomic_add
-from ....quant.cpu.vector import F32, I64, Builder, Registers, declare, pointer, splat, vec
+from ....quant.cpu.vector import F32, I64, Builder, Registers, pointer, splat, vec
 from ..records import ATTENTION, PAGE, STEP
 from .kv_type import KvType
 from .kv_types import KV_TYPES
@@ -54,11 +55,9 @@ _fill_int = fill("i32", LANES)
 def _step_code(b: Builder, sig: Any, args: Any) -> Any:
     """(acc, factors, x): acc[i] += factors[i] * x for WIDTH consecutive float32 factors."""
     acc, at, x = args
-    kind = _float.llvm
-    function = declare(b, f"llvm.fma.v{LANES}f32", kind, [kind] * 3)
     for i in range(WIDTH):
         f = splat(b, b.load(pointer(b, b.add(at, I64(4 * i))), align=1, typ=F32), LANES)
-        acc = b.insert_value(acc, b.call(function, [f, x, b.extract_value(acc, i)]), i)
+        acc = b.insert_value(acc, fma_code(b, f, x, b.extract_value(acc, i)), i)
     return acc
 
 

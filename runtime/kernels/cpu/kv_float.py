@@ -5,9 +5,9 @@ from typing import Any
 from llvmlite import ir
 from numba.core import types
 
+from ....quant.cpu.floats import widen_code
 from ....quant.cpu.simd import (
     LANES,
-    convert,
     inline,
     load,
     load_f16x16,
@@ -15,6 +15,7 @@ from ....quant.cpu.simd import (
     load_f32x16,
     make,
     narrow_f32x16,
+    narrow_half,
     store,
     store_f16,
     store_f16x16,
@@ -22,7 +23,7 @@ from ....quant.cpu.simd import (
     store_f32x16,
     widen_f16x16,
 )
-from ....quant.cpu.vector import F16, F32, I64, Builder, Registers, pointer, vec
+from ....quant.cpu.vector import F16, F32, I64, Builder, Registers, pointer
 from ..records import PAGE
 from .kv_type import (
     FLOATS,
@@ -37,7 +38,7 @@ from .kv_type import (
 )
 
 _load, _store_floats, _store_halves = load("f32", LANES), store("f32", LANES), store("f16", LANES)
-_narrow = convert("fptrunc", vec("f32", LANES), vec("f16", LANES))
+_narrow = narrow_half(LANES)
 _int = types.int64
 
 
@@ -99,7 +100,7 @@ def _make(half: bool) -> KvType:
                 xs = [
                     b.load(pointer(b, b.add(at, I64(i))), align=1, typ=kind) for i in (0, 16 * size)
                 ]
-                xs = [b.fpext(x, FLOATS.llvm) for x in xs] if half else xs
+                xs = [widen_code(b, x) for x in xs] if half else xs
                 return multiply_add(b, acc, group, xs, factors, stride)
 
             return make(name, 3, lambda a: registers(registers, _int, _int), code)

@@ -15,6 +15,7 @@ import numpy as np
 from llvmlite import ir
 from numba.core import types
 
+from ....quant.cpu.floats import fma_code, widen_code
 from ....quant.cpu.simd import (
     LANES,
     abs_f32x16,
@@ -32,6 +33,7 @@ from ....quant.cpu.simd import (
     max_f32x16,
     max_f32x16_all,
     maximum,
+    narrow_half,
     narrow_i32x16,
     nearest,
     nearest_f32x16,
@@ -45,7 +47,7 @@ from ....quant.cpu.simd import (
     widen_f16x16,
     zero,
 )
-from ....quant.cpu.vector import F16, I8, I32, I64, Builder, Registers, declare, pointer, vec
+from ....quant.cpu.vector import F16, I8, I32, I64, Builder, Registers, pointer, vec
 from ..records import PAGE
 from .kv_type import (
     FLOATS,
@@ -68,7 +70,7 @@ _fill_int, _store_int = fill("i32", LANES), store("i32", LANES)
 _to_int = convert("fptosi", vec("f32", LANES), vec("i32", LANES))
 _left8, _left16, _left24 = (shift_left("i32", LANES, n) for n in (8, 16, 24))
 _store_half = store("f16", LANES)
-_narrow = convert("fptrunc", vec("f32", LANES), vec("f16", LANES))
+_narrow = narrow_half(LANES)
 _widen_i8 = convert("sext", vec("i8", 16), vec("i32", 16))
 
 
@@ -214,11 +216,10 @@ def _decode(group: int) -> Any:
         """(total, acc, at): total[g] += acc[g] * (16 float16 at `at`)."""
         total, acc, at = args
         s = b.load(pointer(b, at), align=1, typ=ir.VectorType(F16, 16))
-        s = b.fpext(s, FLOATS.llvm)
-        function = declare(b, "llvm.fma.v16f32", FLOATS.llvm, [FLOATS.llvm] * 3)
+        s = widen_code(b, s)
         for g in range(group):
-            parts = [b.extract_value(acc, g), s, b.extract_value(total, g)]
-            total = b.insert_value(total, b.call(function, parts), g)
+            value = fma_code(b, b.extract_value(acc, g), s, b.extract_value(total, g))
+            total = b.insert_value(total, value, g)
         return total
 
     def value_code(b: Builder, sig: Any, args: Any) -> Any:

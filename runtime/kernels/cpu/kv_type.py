@@ -12,9 +12,10 @@ from typing import Any
 from llvmlite import ir
 from numba.core import types
 
+from ....quant.cpu.floats import fma_code
 from ....quant.cpu.prefetch import prefetch as ask_for
 from ....quant.cpu.simd import make
-from ....quant.cpu.vector import F32, I64, Builder, Registers, declare, pointer, splat, vec
+from ....quant.cpu.vector import F32, I64, Builder, Registers, pointer, splat, vec
 from ..records import MAX_HEAD_DIM
 
 # Bytes from one query head to the next: of queries, and of a split's weights. A constant, so that
@@ -89,13 +90,12 @@ def get(group: int, halves: int) -> Any:
 
 def multiply_add(b: Builder, acc: Any, group: int, xs: list[Any], at: Any, stride: int) -> Any:
     """acc[g, i] += xs[i] * (the float32 at `at`, g rows of `stride` bytes further)."""
-    function = declare(b, "llvm.fma.v16f32", FLOATS.llvm, [FLOATS.llvm] * 3)
     for g in range(group):
         f = b.load(pointer(b, b.add(at, I64(g * stride))), align=1, typ=F32)
         f = splat(b, f, 16)
         for i, x in enumerate(xs):
             place = g * len(xs) + i
-            acc = b.insert_value(acc, b.call(function, [x, f, b.extract_value(acc, place)]), place)
+            acc = b.insert_value(acc, fma_code(b, x, f, b.extract_value(acc, place)), place)
     return acc
 
 

@@ -5,6 +5,7 @@ from typing import Any
 from numba.core import types
 
 from ....quant.cpu.blocks32 import CpuFormat
+from ....quant.cpu.floats import fma_code
 from ....quant.cpu.simd import (
     LANES,
     fill,
@@ -18,7 +19,7 @@ from ....quant.cpu.simd import (
     store,
 )
 from ....quant.cpu.threads import atomic_add
-from ....quant.cpu.vector import F32, I64, Builder, Registers, Value, declare, pointer, splat, vec
+from ....quant.cpu.vector import F32, I64, Builder, Registers, Value, pointer, splat, vec
 from ..records import MATMUL, STEP, TILE_ROWS
 from .formats import EXPAND, QUANTIZED
 from .matmul import share
@@ -34,11 +35,9 @@ _int = types.int64
 def _float_code(b: Builder, sig: Any, args: Any) -> Value:
     """(total, weights, stride, x): total + weight[row] * x, one column."""
     total, w, stride, x = args
-    kind = _float.llvm
-    function = declare(b, f"llvm.fma.v{LANES}f32", kind, [kind] * 3)
     for r in range(ROWS):
         s = b.load(pointer(b, b.add(w, b.mul(stride, I64(r)))), align=1, typ=F32)
-        value = b.call(function, [splat(b, s, LANES), x, b.extract_value(total, r)])
+        value = fma_code(b, splat(b, s, LANES), x, b.extract_value(total, r))
         total = b.insert_value(total, value, r)
     return total
 

@@ -15,25 +15,24 @@ from llvmlite import ir
 from numba.core import types
 
 from ....quant.cpu.blocks32 import CpuFormat
+from ....quant.cpu.floats import fma_code
+from ....quant.cpu.native import native
 from ....quant.cpu.prefetch import prefetch
-from ....quant.cpu.simd import LANES, dot4_code, fma, inline, load, make, zero
+from ....quant.cpu.simd import LANES, ROWS, WIDE_BIAS, dot4_code, fma, inline, load, make, zero
 from ....quant.cpu.vector import (
     F32,
     I8,
+    I32,
     I64,
     Builder,
     Registers,
     Value,
     constant,
-    declare,
     lanes,
     pointer,
     splat,
     vec,
 )
-
-# Accumulators of one micro kernel: with LANES = 16 there are 32 registers, with 8 there are 16.
-ROWS = 8 if LANES == 16 else 4
 
 _float = vec("f32", LANES)
 _ints = Registers(vec("i32", LANES), ROWS)
@@ -79,11 +78,18 @@ def _dot_code(wide: bool, columns: int, width: int) -> Any:
         acc, w, q = args
         rows = [b.extract_value(acc, r) for r in range(ROWS)]
         data = ir.VectorType(I8, 4 * LANES)
+        fours: list[Value] = []
         for k in range(0, columns, piece):
             x = b.load(pointer(b, b.add(q, I64(k * width))), align=1, typ=data)
+            by_lane = native.LANE_OPERAND and piece == 4
+            if by_lane and k % 16 == 0:
+                ats = (pointer(b, b.add(w, I64(32 * r + k))) for r in range(ROWS))
+                fours = [b.load(at, align=1, typ=ir.VectorType(I32, 4)) for at in ats]
             for r in range(ROWS):
                 at = pointer(b, b.add(w, I64(32 * r + k)))
-                if piece <= 8:
+                if by_lane:
+                    u = b.bitcast(lanes(b, fours[r], fours[r], [k % 16 // 4] * LANES), data)
+                elif piece <= 8:
                     few = b.load(at, align=1, typ=ir.IntType(8 * piece))
                     u = b.bitcast(splat(b, few, width), data)
                 else:
@@ -100,28 +106,24 @@ def _dot_code(wide: bool, columns: int, width: int) -> Any:
 def _scale_code(b: Builder, sig: Any, args: Any) -> Value:
     """(total, acc, scales, stride, factor): total + acc * scale[row] * activation scale."""
     total, acc, scales, stride, factor = args
-    kind = _float.llvm
-    function = declare(b, f"llvm.fma.v{LANES}f32", kind, [kind] * 3)
     for r in range(ROWS):
         at = pointer(b, b.add(scales, b.mul(stride, I64(r))))
         product = b.fmul(splat(b, b.load(at, align=1, typ=F32), LANES), factor)
-        value = b.sitofp(b.extract_value(acc, r), kind)
-        total = b.insert_value(
-            total, b.call(function, [value, product, b.extract_value(total, r)]), r
-        )
+        value = b.sitofp(b.extract_value(acc, r), _float.llvm)
+        value = fma_code(b, value, product, b.extract_value(total, r))
+        total = b.insert_value(total, value, r)
     return total
 
 
 def _subtract_code(b: Builder, sig: Any, args: Any) -> Value:
     """(total, minima, stride, activation sums): total - minimum[row] * sum."""
     total, minima, stride, sums = args
-    kind = _float.llvm
-    function = declare(b, f"llvm.fma.v{LANES}f32", kind, [kind] * 3)
     negative = b.fneg(sums)
     for r in range(ROWS):
         at = pointer(b, b.add(minima, b.mul(stride, I64(r))))
         m = splat(b, b.load(at, align=1, typ=F32), LANES)
-        total = b.insert_value(total, b.call(function, [m, negative, b.extract_value(total, r)]), r)
+        value = fma_code(b, m, negative, b.extract_value(total, r))
+        total = b.insert_value(total, value, r)
     return total
 
 
@@ -186,7 +188,7 @@ def make_micro(fmt: CpuFormat, width: int) -> Micro:
     """For `width` tokens, at most LANES."""
     group, offset = fmt.group, fmt.offset
     minimum = offset == 0
-    start = _start_code(offset, group)
+    start = _start_code(offset - WIDE_BIAS if fmt.wide else offset, group)
     dot = _dot_code(fmt.wide, group, width)
     halves = group == 16
     parts = 32 // group

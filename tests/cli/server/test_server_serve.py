@@ -396,7 +396,7 @@ NO_HOME = {"HOME": None, "XDG_CACHE_HOME": None, "USER": None, "LOGNAME": None}
 
 def users_cache() -> str:
     """Where this user's kernels are."""
-    from llamba.quant.jit import cache_root
+    from llamba.quant.kernel_cache import cache_root
 
     return str(cache_root().parent)
 
