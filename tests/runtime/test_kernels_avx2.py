@@ -125,6 +125,7 @@ SOME = [
     "attention:attention_rows_3_f16",
     "attention:attention_rows_3_q8_0",
     "attention_lanes:attention_lanes_f16",
+    "attention_words:attention_words_f16",
     "activation:activate_rows",
     "norm:norm_lanes",
 ]
@@ -135,13 +136,16 @@ OTHERS = [
     *(f"matmul:matmul_float_rows_{name}" for name in ("f16", "bf16", "q5_k")),
     *(f"attention:attention_rows_{group}_{kv}" for group in range(1, 9) for kv in KV),
     *(f"rope:rope_{layout}_{kv}" for layout in ("rows", "lanes") for kv in KV),
-    *("attention_lanes:attention_lanes_q8_0", "attention_combine:combine_lanes"),
+    *("attention_lanes:attention_lanes_q8_0", "attention_words:attention_words_q8_0"),
+    "attention_combine:combine_lanes",
     *("norm:norm_rows", "activation:activate_lanes"),
     *("attention_combine:combine_rows", "gather:gather_lanes", "embedding:embed_rows_q6_k"),
     "interpreter:run_program",
 ]
 # Registers and instructions that only AVX-512 (or AVX-VNNI) has.
-FOREIGN = re.compile(r"zmm|%k[1-7]\b|[xy]mm(1[6-9]|2\d|3[01])|vpdpbusd|vpternlog|\{[xy]?vex\}")
+FOREIGN = re.compile(
+    r"zmm|%k[1-7]\b|[xy]mm(1[6-9]|2\d|3[01])|vpdp(busd|wssd)|vpternlog|\{[xy]?vex\}"
+)
 
 
 def assembly(folder: Path, kernels: list[str], wanted: str) -> dict[str, str]:
@@ -165,6 +169,8 @@ def check_assembly(found: dict[str, str]) -> None:
     for name, text in found.items():
         foreign = FOREIGN.search(text)
         assert foreign is None, f"{name} has {foreign[0]}"  # type: ignore[index]
+        if "attention_words" in name:
+            assert "vpmaddwd" in text
         if "matmul_rows_q" in name or "matmul_lanes_q" in name:
             assert "vpmaddwd" in text and ("vpmaddubsw" in text or "q8_0" in name)
 
