@@ -22,7 +22,8 @@ def compare(model: Path, names: list[str], options: argparse.Namespace) -> dict[
     """All rounds of one model: tok/s of every sample, and the medians' ratios."""
     samples: dict[str, list[dict[str, float]]] = {name: [] for name in names}
     command = {"op": "measure", "prompt": options.prompt, "gen": options.gen, "warmup": 32}
-    context = max(options.prompt, options.gen, 32)
+    command["depth"] = options.depth
+    context = options.depth + max(options.prompt, options.gen, 32)
     with started(
         model, names, peers=options.peers, threads=options.threads, context=context
     ) as contenders:
@@ -30,7 +31,8 @@ def compare(model: Path, names: list[str], options: argparse.Namespace) -> dict[
         for number in range(-1, options.rounds):
             for contender in rotated(contenders, number):
                 if number < 0:  # pages touched, kernels compiled: counts for nothing
-                    contender.measure({**command, "gen": min(options.gen, 4), "seed": 0})
+                    first = {"gen": min(options.gen, 4), "seed": 0, "fill": options.depth > 0}
+                    contender.measure({**command, **first})
                     continue
                 sample = contender.measure({**command, "seed": number})
                 samples[contender.name].append(sample)
@@ -56,6 +58,7 @@ def row(name: str, samples: list[dict[str, float]], options: argparse.Namespace)
         result[short] = {
             "n_prompt": count if what == "prompt" else 0,
             "n_gen": count if what == "gen" else 0,
+            "n_depth": options.depth,
             "n_threads": options.threads,
             **speeds([count / sample[f"{what}_s"] for sample in samples]),
         }
@@ -63,12 +66,18 @@ def row(name: str, samples: list[dict[str, float]], options: argparse.Namespace)
     return result
 
 
+def head(short: str, test: dict[str, Any]) -> str:
+    """A test's name, as llama-bench writes it."""
+    depth = f" @ d{test['n_depth']}" if test.get("n_depth") else ""
+    return f"{short}{test['n_prompt' if short == 'pp' else 'n_gen']}{depth}"
+
+
 def show(report: dict[str, Any]) -> None:
     """Print a report as Markdown tables."""
     show_heading(report)
     for result in report["models"]:
         shorts = [short for _, short in TESTS if short in result["rows"][0]]
-        heads = [f"{s}{result['rows'][0][s]['n_prompt' if s == 'pp' else 'n_gen']}" for s in shorts]
+        heads = [head(s, result["rows"][0][s]) for s in shorts]
         print(f"\n| {result['model']}, tok/s | {' | '.join(heads)} | load s | others |")
         print("|---|" + "--:|" * (len(shorts) + 2))
         for line in result["rows"]:
@@ -87,6 +96,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("-t", "--threads", type=int, default=2)
     parser.add_argument("-p", "--prompt", type=int, default=512, help="prompt tokens, 0: skip")
     parser.add_argument("-n", "--gen", type=int, default=128, help="decoded tokens, 0: skip")
+    parser.add_argument(
+        "-d", "--depth", type=int, default=0, help="tokens in the cache before either"
+    )
     parser.add_argument("-r", "--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the report there")
     parser.add_argument("--show", type=Path, metavar="FILE", help="print an earlier report, exit")
@@ -97,8 +109,9 @@ def parse() -> argparse.Namespace:
     options = parser.parse_args()
     if not options.show and not options.models:
         parser.error("name at least one MODEL")
-    if options.threads < 1 or options.rounds < 1 or min(options.prompt, options.gen) < 0:
-        parser.error("-t and --rounds must be at least 1, -p and -n at least 0")
+    least = min(options.prompt, options.gen, options.depth)
+    if options.threads < 1 or options.rounds < 1 or least < 0:
+        parser.error("-t and --rounds must be at least 1, -p, -n and -d at least 0")
     if not options.prompt and not options.gen:
         parser.error("-p and -n are both 0: nothing to measure")
     return options

@@ -1,4 +1,4 @@
-"""The runtimes that are measured side by side, each behind the same four methods.
+"""The runtimes that are measured side by side, each behind the same five methods.
 
 The peers are driven through their C API, as llama-bench and llama-batched-bench drive it: random
 tokens, the logits of each sequence's last token only, no sampling. Nothing of llamba is imported at
@@ -36,6 +36,10 @@ class Runtime(Protocol):
 
     def clear(self) -> None:
         """Forget all sequences."""
+        ...
+
+    def keep(self, count: int) -> None:
+        """Forget what sequence 0, the only one, has after its first `count` tokens."""
         ...
 
     def run(self, runs: Sequence[Run]) -> None:
@@ -100,6 +104,11 @@ class LlamaCpp:
         """As llama-bench does: positions, not data."""
         self.api.llama_memory_clear(self.memory, False)
 
+    def keep(self, count: int) -> None:
+        """Cells of the other positions become free."""
+        if not self.api.llama_memory_seq_rm(self.memory, 0, count, -1):
+            raise RuntimeError("llama.cpp cannot forget a part of a sequence")
+
     def run(self, runs: Sequence[Run]) -> None:
         """Logical batches of n_batch tokens."""
         for step in cut(runs, NUM_BATCH):
@@ -126,6 +135,9 @@ class IkLlamaCpp:
         self.lib.llama_synchronize.argtypes = [ctypes.c_void_p]
         self.lib.llama_synchronize.restype = None
         self.lib.llama_print_system_info.restype = ctypes.c_char_p
+        c_int = ctypes.c_int32
+        self.lib.llama_kv_cache_seq_rm.argtypes = [ctypes.c_void_p, c_int, c_int, c_int]
+        self.lib.llama_kv_cache_seq_rm.restype = ctypes.c_bool
         api.llama_backend_init()
         model_params = api.llama_model_default_params()
         model_params.repack_tensors = job["repack"]
@@ -154,6 +166,11 @@ class IkLlamaCpp:
     def clear(self) -> None:
         """Forget all sequences."""
         self.api.llama_kv_cache_clear(self.context)
+
+    def keep(self, count: int) -> None:
+        """Cells of the other positions become free."""
+        if not self.lib.llama_kv_cache_seq_rm(self.context, 0, count, -1):
+            raise RuntimeError("ik_llama.cpp cannot forget a part of a sequence")
 
     def run(self, runs: Sequence[Run]) -> None:
         """Logical batches of n_batch tokens."""
@@ -231,6 +248,9 @@ class Llamba:
 
     def clear(self) -> None:
         """Nothing: a sequence that starts at position 0 reads nothing older."""
+
+    def keep(self, count: int) -> None:
+        """Nothing: what follows is overwritten."""
 
     def run(self, runs: Sequence[Run]) -> None:
         """Steps of at most the program's tokens."""

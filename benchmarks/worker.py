@@ -5,7 +5,7 @@
 KIND is one of RUNTIMES, `context` the tokens of one sequence; the settings follow. The worker loads
 the model, then answers one JSON line on its standard output for each one on its standard input:
 
-    {"op": "measure", "prompt": 512, "gen": 128, "warmup": 32, "seed": 1}
+    {"op": "measure", "prompt": 512, "gen": 128, "depth": 0, "warmup": 32, "seed": 1}
     {"op": "batched", "prompt": 128, "gen": 32, "sequences": 8, "seed": 1}
         -> {"prompt_s": 1.2, "gen_s": 3.4, "cpu_s": 9.1}
 """
@@ -21,31 +21,43 @@ from runtimes import RUNTIMES, Run, Runtime
 
 
 def measure(runtime: Runtime, command: dict[str, Any]) -> dict[str, float]:
-    """Seconds for a prompt from an empty cache, then for decoding from an empty cache.
+    """Seconds for a prompt behind `depth` cached tokens, then for decoding behind as many.
 
     Like llama-bench's pp and tg tests, each is preceded by a short run of its own kind, which
-    wakes the threads and touches the memory but counts for nothing.
+    wakes the threads and touches the memory but counts for nothing. A command with `fill` puts the
+    `depth` tokens there: those after it keep them.
     """
-    rng = random.Random(command["seed"])
+    rng, depth = random.Random(command["seed"]), command.get("depth", 0)
     result = {"prompt_s": 0.0, "gen_s": 0.0}
+    if command.get("fill"):
+        runtime.clear()
+        runtime.run([Run(0, draw(rng, runtime, depth), logits=False)])
     if command["prompt"]:
         ids = draw(rng, runtime, command["prompt"])
-        runtime.clear()
-        runtime.run([Run(0, ids[: command["warmup"]])])
-        runtime.clear()
+        forget(runtime, depth)
+        runtime.run([Run(0, ids[: command["warmup"]], depth)])
+        forget(runtime, depth)
         begin = time.perf_counter()
-        runtime.run([Run(0, ids)])
+        runtime.run([Run(0, ids, depth)])
         result["prompt_s"] = time.perf_counter() - begin
     if command["gen"]:
         ids = draw(rng, runtime, command["gen"])
-        runtime.clear()
-        runtime.run([Run(0, ids[:1])])
-        runtime.clear()
+        forget(runtime, depth)
+        runtime.run([Run(0, ids[:1], depth)])
+        forget(runtime, depth)
         begin = time.perf_counter()
-        for position in range(len(ids)):
-            runtime.run([Run(0, ids[position : position + 1], position)])
+        for i in range(len(ids)):
+            runtime.run([Run(0, ids[i : i + 1], depth + i)])
         result["gen_s"] = time.perf_counter() - begin
     return result
+
+
+def forget(runtime: Runtime, depth: int) -> None:
+    """All but the first `depth` tokens of sequence 0."""
+    if depth:
+        runtime.keep(depth)
+    else:
+        runtime.clear()
 
 
 def batched(runtime: Runtime, command: dict[str, Any]) -> dict[str, float]:

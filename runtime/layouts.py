@@ -123,7 +123,9 @@ def _scratch_bytes(numbers: Hyperparameters, lanes: int, widest: int) -> int:
     longest = max(widest, wide)
     tile = 8 * 16 * 4 + TILE_ROWS * longest * 4 + 16 * longest
     in_lanes = 4 * 32 * (key + value + lanes) + 8 * 16 * lanes
+    # A tile of 64 keys and values in float32, both as words, their scores, and 12 kB of state.
+    in_words = 64 * (4 * max(key, value) + 2 * (key + value) + 4 * lanes) + value + 12352
     in_rows = MAX_GROUP * (4 * MAX_HEAD_DIM + 4 * 512 + 256 + 128)
     rope = 2 * max(key, value) * lanes * 4
     embedding = 8 * len(n) * numbers.per_layer_dim  # a row, and what decoding it takes
-    return -(-(max(tile, in_lanes, in_rows, rope, embedding) + 4096) // 4096) * 4096
+    return -(-(max(tile, in_lanes, in_words, in_rows, rope, embedding) + 4096) // 4096) * 4096

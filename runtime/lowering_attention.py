@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..models.architecture import Layer, QKNorm
+from ..quant.target import target
 from .arena import Activations
 from .kernels.records import ACTIVATE, ATTENTION, COMBINE, MAX_GROUP, ROPE, ROPE_TABLE
 from .lowering_base import Builder
@@ -241,8 +242,9 @@ class AttentionLowering:
         if not b.lanes:
             return [rows]
         # The chunks' larger pieces of work first; a thread goes on to the small ones.
+        kernel = "words" if self._in_words() else "lanes"
         lanes = b.op(
-            f"attention_lanes:attention_lanes_{b.cache.cache_type}",
+            f"attention_{kernel}:attention_{kernel}_{b.cache.cache_type}",
             ATTENTION,
             "num_tokens",
             False,
@@ -254,6 +256,13 @@ class AttentionLowering:
             **fields,
         )
         return [lanes, rows]
+
+    def _in_words(self) -> bool:
+        """Whether prefill multiplies 16-bit words: twice as fast where there is an instruction, and
+        as exact as what float16 keys lose.
+        """
+        b = self._builder
+        return target().arch == "x86_64" and not b.exact and b.cache.cache_type != "f32"
 
     def _slopes(self, num_heads: int) -> int:
         if not self._builder.architecture.alibi:

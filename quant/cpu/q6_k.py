@@ -29,7 +29,7 @@ from .simd import (
     zero_i32x16,
 )
 from .totals import summed
-from .vector import Builder, Value, constant, lanes, pointer
+from .vector import I64, Builder, Value, constant, lanes, pointer
 
 _BYTES = 210
 _ahead = prefetch_ahead(_BYTES)
@@ -42,7 +42,7 @@ def _part(chunk: int, which: int) -> Any:
 
     def code(b: Builder, sig: Any, args: Any) -> Value:
         def at(offset: int) -> Any:
-            return pointer(b, b.add(args[0], ir.Constant(args[0].type, offset)))
+            return pointer(b, b.add(args[0], I64(offset)))
 
         x = b.load(at(64 * chunk), align=1, typ=kind.llvm)
         if which:

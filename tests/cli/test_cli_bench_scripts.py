@@ -33,10 +33,13 @@ class FakeRuntime:
 
     def __init__(self, runtimes: ModuleType, limit: int) -> None:
         self.runtimes, self.limit = runtimes, limit
-        self.steps: list[list[tuple[int, int, int, bool]]] = []
+        self.steps: list[list[tuple]] = []
 
     def clear(self) -> None:
         self.steps.append([])
+
+    def keep(self, count: int) -> None:
+        self.steps.append([("keep", count)])
 
     def run(self, runs) -> None:
         for step in self.runtimes.cut(runs, self.limit):
@@ -59,6 +62,23 @@ def test_batched_is_llama_batched_bench(script) -> None:
         [(0, 20, 1, True), (1, 20, 1, True), (2, 20, 1, True)],
         [(0, 21, 1, True), (1, 21, 1, True), (2, 21, 1, True)],
     ]
+
+
+def test_depth_is_run_once_and_kept(script) -> None:
+    runtime = FakeRuntime(script("runtimes"), limit=24)
+    command = {"prompt": 9, "gen": 2, "depth": 30, "warmup": 4, "seed": 1}
+    measure = script("worker").measure
+    filled = [[], [(0, 0, 24, False)], [(0, 24, 6, False)]]
+    prompt = [[("keep", 30)], [(0, 30, 4, True)], [("keep", 30)], [(0, 30, 9, True)]]
+    gen = [[("keep", 30)], [(0, 30, 1, True)]] * 2 + [[(0, 31, 1, True)]]
+    measure(runtime, {**command, "fill": True})
+    assert runtime.steps == filled + prompt + gen
+    runtime.steps.clear()
+    measure(runtime, command)
+    assert runtime.steps == prompt + gen
+    runtime.steps.clear()
+    measure(runtime, {**command, "depth": 0, "gen": 0})
+    assert runtime.steps == [[], [(0, 0, 4, True)], [], [(0, 0, 9, True)]]
 
 
 def test_ratios_are_against_the_best_setting_of_each_test(script) -> None:

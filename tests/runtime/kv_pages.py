@@ -135,10 +135,9 @@ class Cache:
         }
 
 
-def attention(
+def weights(
     q: NDArray,
     k: NDArray,
-    v: NDArray,
     *,
     start: int,
     window: int = 0,
@@ -148,7 +147,9 @@ def attention(
     slopes: NDArray | None = None,
     sinks: NDArray | None = None,
 ) -> NDArray:
-    """Of the queries (tokens, heads, dim) of positions start.., over all keys and values."""
+    """(tokens, heads, positions): of the queries (tokens, heads, dim) of positions start.., over
+    all keys (positions, kv_heads, dim).
+    """
     tokens, heads, _ = q.shape
     positions, kv_heads, _ = k.shape
     grouped = q.reshape(tokens, kv_heads, heads // kv_heads, -1)
@@ -167,7 +168,12 @@ def attention(
     if sinks is not None:
         more = np.broadcast_to(sinks[:, None], (tokens, heads, 1))
         scores = np.concatenate([scores, more], axis=2)
-    weights = np.exp(scores - scores.max(axis=2, keepdims=True))
-    weights = (weights / weights.sum(axis=2, keepdims=True))[..., :positions]
-    weights = weights.reshape(tokens, kv_heads, -1, positions)
-    return np.einsum("thgp,phd->thgd", weights, v).reshape(tokens, heads, -1)
+    found = np.exp(scores - scores.max(axis=2, keepdims=True))
+    return (found / found.sum(axis=2, keepdims=True))[..., :positions]
+
+
+def weighted(found: NDArray, v: NDArray) -> NDArray:
+    """(tokens, heads, value_dim): sums of the values (positions, kv_heads, value_dim)."""
+    tokens, heads, positions = found.shape
+    grouped = found.reshape(tokens, v.shape[1], -1, positions)
+    return np.einsum("thgp,phd->thgd", grouped, v).reshape(tokens, heads, -1)

@@ -149,15 +149,16 @@ class Case:
             **target,
         )
 
-    def check(self, got: NDArray, start: int, q: NDArray, k: NDArray, v: NDArray) -> None:
+    def check(
+        self, got: NDArray, start: int, q: NDArray, k: NDArray, v: NDArray, words: bool = False
+    ) -> None:
         """(tokens, heads, value_dim), right to what float32 loses in the scores, whose exponentials
-        count.
+        count; in 16-bit words to what their roundings do to a sum of as many, six times.
         """
         form = self.form
-        expected = self.pages.attention(
+        found = self.pages.weights(
             q,
             k,
-            v,
             start=start,
             window=form.window,
             ahead=form.ahead,
@@ -166,6 +167,7 @@ class Case:
             slopes=self.slopes,
             sinks=self.sinks,
         )
+        expected = self.pages.weighted(found, v)
         assert np.isfinite(got).all()
         grouped = np.abs(q).reshape(len(q), self.kv_heads, -1, q.shape[2])
         terms = np.einsum("thgd,hd->thg", grouped, np.abs(k).max(axis=0))
@@ -173,7 +175,14 @@ class Case:
         if self.slopes is not None:  # the bias is a term as well
             terms = terms + self.slopes[None, :, None] * len(k)
         error = np.abs(got.reshape(expected.shape) - expected)
-        assert (error <= (2e-6 + terms * 2.0**-24) * np.abs(v).max()).all()
+        allowed = 2e-6 + terms * 2.0**-24
+        if words:
+            lengths = np.sqrt((q**2).sum(axis=2) * (k**2).sum(axis=2).max())
+            scores = lengths / 32767 * np.sqrt(2 / 12)  # of both vectors
+            keys = np.sqrt((found > 0).sum(axis=2) / 12)
+            rounded = 2 * scores + 2 * keys * found.max(axis=2) / 4096 + 1 / 8191 / np.sqrt(12)
+            allowed = allowed + 6 * rounded[:, :, None]
+        assert (error <= allowed * np.abs(v).max()).all()
 
 
 def run_rows(
@@ -299,10 +308,31 @@ def test_decode_does_not_depend_on_others(
 
 
 Runs = tuple[tuple[int, int], ...]
+KINDS = ("lanes", "words")
 
 
 def run_lanes(
-    rig: ModuleType, kv_pages: ModuleType, kv: str, form: Form, runs: Runs, packed: Runs = ()
+    rig: ModuleType,
+    kv_pages: ModuleType,
+    kv: str,
+    form: Form,
+    runs: Runs,
+    packed: Runs = (),
+    kinds: tuple[str, ...] = ("words",),
+) -> None:
+    """Prefill attention: in words where they are taken (f32 pages are for others), in float32."""
+    for kind in kinds if kv != "f32" else ("lanes",):
+        run_prefill(rig, kv_pages, kv, form, runs, packed, kind)
+
+
+def run_prefill(
+    rig: ModuleType,
+    kv_pages: ModuleType,
+    kv: str,
+    form: Form,
+    runs: Runs,
+    packed: Runs,
+    kind: str,
 ) -> None:
     """Attention of (start, tokens) chunks of sequences of their own, some packed.
 
@@ -322,7 +352,7 @@ def run_lanes(
     x = np.pad(q, ((0, 0), (0, 64)), constant_values=np.nan)  # k and v lie behind
     out = rig.Fenced((layout.num_blocks, columns, n), fill=np.nan)
     case.r.run(
-        f"attention_lanes:attention_lanes_{kv}",
+        f"attention_{kind}:attention_{kind}_{kv}",
         ATTENTION,
         q=case.r.last(rig.to_lanes(x)),
         stride=q_columns + 64,
@@ -340,8 +370,11 @@ def run_lanes(
     partial.check()
     out.check()
     got = rig.from_lanes(out.array)
-    for (start, _), (_, queries, k, v), places in zip(every, cases, layout.places, strict=True):
-        case.check(got[places], start, queries, k, v)
+    chunks = [False] * len(packed) + [kind == "words"] * len(runs)
+    for (start, _), (_, queries, k, v), places, words in zip(
+        every, cases, layout.places, chunks, strict=True
+    ):
+        case.check(got[places], start, queries, k, v, words)
 
 
 PACKED = ((0, 1), (30, 5), (511, 1), (512, 3), (0, 2), (1099, 1), (63, 1), (64, 1), (600, 9))
@@ -353,7 +386,7 @@ PACKED = ((0, 1), (30, 5), (511, 1), (512, 3), (0, 2), (1099, 1), (63, 1), (64, 
 def test_packed(rig: ModuleType, kv_pages: ModuleType, kv: str, group: int, dim: int) -> None:
     """Tokens of many sequences, some several, with chunks behind them and without."""
     form = Form(group, dim)
-    run_lanes(rig, kv_pages, kv, form, ((13, 40), (0, 16)), PACKED)
+    run_lanes(rig, kv_pages, kv, form, ((13, 40), (0, 16)), PACKED, KINDS)
     run_lanes(rig, kv_pages, kv, form, (), PACKED[3:6])
     run_lanes(rig, kv_pages, kv, form, ((40, 3),), ((100, rig.LANES),))
 
@@ -377,7 +410,7 @@ def test_prefill(rig: ModuleType, kv_pages: ModuleType, kv: str, group: int, dim
 @pytest.mark.parametrize("length", LENGTHS)
 def test_prefill_lengths(rig: ModuleType, kv_pages: ModuleType, kv: str, length: int) -> None:
     runs = ((0, length),) if length < 600 else ((length - 77, 77),)
-    run_lanes(rig, kv_pages, kv, Form(3, 64), runs)
+    run_lanes(rig, kv_pages, kv, Form(3, 64), runs, (), KINDS)
 
 
 @pytest.mark.parametrize("window", [1, 7, 16, 32, 100, 600])
@@ -394,7 +427,8 @@ def test_prefill_in_a_window(
 def test_prefill_with_soft_cap(
     rig: ModuleType, kv_pages: ModuleType, kv: str, window: int, cap: float
 ) -> None:
-    run_lanes(rig, kv_pages, kv, Form(2, 96, window=window, cap=cap), ((0, 70), (33, 20)))
+    form = Form(2, 96, window=window, cap=cap)
+    run_lanes(rig, kv_pages, kv, form, ((0, 70), (33, 20)), (), KINDS)
 
 
 @pytest.mark.parametrize("form", OTHERS, ids=str)
@@ -404,8 +438,8 @@ def test_prefill_of_other_forms(rig: ModuleType, kv_pages: ModuleType, kv: str, 
     if form.causal:
         runs = (*runs, (13, 40), (600, 25))
     packed = ((0, 1), (0, 4), (0, 3)) if not form.causal else PACKED
-    run_lanes(rig, kv_pages, kv, form, runs, packed)
-    run_lanes(rig, kv_pages, kv, form, ((0, 700),))
+    run_lanes(rig, kv_pages, kv, form, runs, packed, KINDS)
+    run_lanes(rig, kv_pages, kv, form, ((0, 700),), (), KINDS)
 
 
 def test_many_heads_of_one_kv_head(rig: ModuleType, kv_pages: ModuleType, kv: str) -> None:

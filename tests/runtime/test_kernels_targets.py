@@ -87,6 +87,7 @@ FEW_KERNELS = [
     *("matmul_lanes:matmul_lanes_q4_k", "matmul_few:matmul_few4_q4_k"),
     *(f"attention:attention_rows_3_{kv}" for kv in KV),
     *(f"attention_lanes:attention_lanes_{kv}" for kv in KV),
+    *(f"attention_words:attention_words_{kv}" for kv in KV),
     *(f"rope:rope_{layout}_{kv}" for layout in ("rows", "lanes") for kv in KV),
     *("rope:rope_table_lanes", "attention_combine:combine_rows", "attention_combine:combine_lanes"),
     *("activation:activate_rows", "activation:activate_lanes", "norm:norm_rows", "norm:norm_lanes"),
@@ -227,6 +228,7 @@ SOME = [
     *(f"matmul:matmul_rows_{name}" for name in ("q4_k", "q8_0", "iq2_xs")),
     "matmul_lanes:matmul_lanes_q4_k",
     *("attention:attention_rows_3_f16", "attention_lanes:attention_lanes_q8_0"),
+    "attention_words:attention_words_f16",
     *("activation:activate_rows", "embedding:embed_rows_f16"),
 ]
 OTHERS = [
@@ -236,7 +238,8 @@ OTHERS = [
     *(f"matmul:matmul_float_rows_{name}" for name in ("f16", "bf16", "q5_k")),
     *(f"attention:attention_rows_{group}_{kv}" for group in range(1, 9) for kv in KV),
     *(f"rope:rope_{layout}_{kv}" for layout in ("rows", "lanes") for kv in KV),
-    *("attention_lanes:attention_lanes_q8_0", "attention_combine:combine_lanes"),
+    *("attention_lanes:attention_lanes_q8_0", "attention_words:attention_words_q8_0"),
+    "attention_combine:combine_lanes",
     *("norm:norm_rows", "norm:norm_lanes", "activation:activate_lanes"),
     *("attention_combine:combine_rows", "gather:gather_lanes", "embedding:embed_rows_q6_k"),
     "interpreter:run_program",
@@ -301,6 +304,9 @@ def check_assembly(found: dict[str, str], wanted: str) -> None:
         assert wrong is None, f"{name} has {wrong[0]!r}"  # type: ignore[index]
         if "matmul_rows_q4_k" in name or "matmul_lanes_q4_k" in name:
             assert all(word in text for word in OWN_CODE[wanted]), name
+        if "attention_words" in name:
+            words = "vpdpwssd" if "vpdpbusd" in OWN_CODE[wanted][0] else "pmaddwd"
+            assert words in text, name
 
 
 @pytest.mark.parametrize("wanted", X86)

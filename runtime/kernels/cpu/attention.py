@@ -155,7 +155,8 @@ def _make(group: int, kv: KvType) -> Any:
             begin, end = low // PAGE, (high + PAGE - 1) // PAGE
             for page in range(begin, end):
                 at = pages + load_i32(tables + 4 * page) * page_bytes
-                score(at, queries, key_room, weights + (page - begin) * PAGE * 4)
+                soon = pages + load_i32(tables + 4 * min(page + 1, end - 1)) * page_bytes
+                score(at, queries, key_room, weights + (page - begin) * PAGE * 4, soon)
             first, last, count = low - begin * PAGE, high - begin * PAGE, (end - begin) * PAGE
             for g in range(group):
                 w = weights + g * WEIGHT_STRIDE

@@ -13,8 +13,6 @@ from numba.core import types
 from ....quant.cpu.floats import fma_code
 from ....quant.cpu.simd import (
     LANES,
-    absolute,
-    convert,
     exp_lanes,
     fill,
     fma,
@@ -34,6 +32,7 @@ from ....quant.cpu.vector import F32, I64, Builder, Registers, pointer, splat, v
 from ..records import ATTENTION, PAGE, STEP
 from .kv_type import KvType
 from .kv_types import KV_TYPES
+from .scores import change_scores, seen_by_block
 
 _LOW = np.float32(-1e30)
 _int = types.int64
@@ -47,9 +46,7 @@ _load, _store, _zero, _fill = (
     zero("f32", LANES),
     fill("f32", LANES),
 )
-_max, _fma, _abs = maximum(LANES), fma(LANES), absolute(LANES)
-_to_float = convert("sitofp", vec("i32", LANES), vec("f32", LANES))
-_fill_int = fill("i32", LANES)
+_max, _fma = maximum(LANES), fma(LANES)
 
 
 def _step_code(b: Builder, sig: Any, args: Any) -> Any:
@@ -78,38 +75,10 @@ def _read_code(b: Builder, sig: Any, args: Any) -> Any:
     return value
 
 
-def _mask_code(b: Builder, sig: Any, args: Any) -> Any:
-    """(scores, first, last, position): -1e30 where position is outside first..last of a lane."""
-    v, first, last, position = args
-    p = splat(b, b.trunc(position, ir.IntType(32)), LANES)
-    seen = b.and_(b.icmp_signed(">=", p, first), b.icmp_signed("<=", p, last))
-    return b.select(seen, v, ir.Constant(v.type, [-1e30] * LANES))
-
-
-def _least_code(b: Builder, sig: Any, args: Any) -> Any:
-    return b.select(b.icmp_signed("<", *args), *args)
-
-
 _zeros = make("zeros", 0, lambda a: _many(), lambda b, s, a: ir.Constant(_many.llvm, None))
 _step = make("step", 3, lambda a: _many(_many, _int, _float), _step_code)
 _write = make("write", 2, lambda a: _int(_many, _int), _write_code)
 _read = make("read", 2, lambda a: _many(_int, _float), _read_code)
-_ints = vec("i32", LANES)
-_least = make("least", 2, lambda a: _ints(_ints, _ints), _least_code)
-_mask = make("mask", 4, lambda a: _float(_float, _ints, _ints, _int), _mask_code)
-_lane = make(
-    "lane_numbers",
-    0,
-    lambda a: _ints(),
-    lambda b, s, a: ir.Constant(_ints.llvm, list(range(LANES))),
-)
-
-
-@inline
-def _cap(v, cap):
-    one, two = _fill(np.float32(1)), _fill(np.float32(2))
-    e = exp_lanes(v * _fill(np.float32(2) / cap))
-    return (one - two / (e + one)) * _fill(cap)
 
 
 @inline
@@ -142,9 +111,7 @@ def _make(kv: KvType) -> Any:
         kv_heads, group = load_i64(op + ATTENTION.num_kv_heads), load_i64(op + ATTENTION.group)
         key_dim, value_dim = load_i64(op + ATTENTION.key_dim), load_i64(op + ATTENTION.value_dim)
         key_room, value_room = (key_dim + 31) // 32 * 32, (value_dim + 31) // 32 * 32
-        window, ahead = load_i64(op + ATTENTION.window), load_i64(op + ATTENTION.ahead)
-        cap, slopes = load_f32(op + ATTENTION.softcap), load_i64(op + ATTENTION.slopes)
-        sinks = load_i64(op + ATTENTION.sinks)
+        window, sinks = load_i64(op + ATTENTION.window), load_i64(op + ATTENTION.sinks)
         columns, out_columns = load_i64(op + ATTENTION.stride), load_i64(op + ATTENTION.out_stride)
         page_bytes = load_i64(op + ATTENTION.page_bytes)
         k = load_i64(step + STEP.scratch) + thread * load_i64(step + STEP.scratch_bytes)
@@ -160,17 +127,7 @@ def _make(kv: KvType) -> Any:
             block, head = blocks - 1 - item // each, item % each // pieces
             first_head = head * group + item % pieces * _HEADS
             heads = min(_HEADS, (head + 1) * group - first_head)
-            valid = load_i64(load_i64(step + STEP.valid) + 8 * block)
-            position = load_i64(load_i64(step + STEP.positions) + 8 * block * LANES)
-            # The last position that the first token sees, and the last one.
-            ends = load_i64(step + STEP.ends) + 8 * block * LANES
-            near, far = load_i64(ends), load_i64(ends + 8 * (valid - 1))
-            last = _fill_int(np.int32(near))
-            if far > near:  # causal
-                last = last + _lane()
-            if ahead > 0:
-                last = _least(last, _fill_int(np.int32(position + ahead)) + _lane())
-                near, far = min(near, position + ahead), min(far, position + valid - 1 + ahead)
+            position, start, near, far = seen_by_block(op, step, block)
             q = load_i64(op + ATTENTION.q) + block * columns * LANES * 4
             out = load_i64(op + ATTENTION.out) + block * out_columns * LANES * 4
             q += first_head * key_dim * LANES * 4
@@ -180,12 +137,9 @@ def _make(kv: KvType) -> Any:
                 _store(state + g * LANES * 8 + LANES * 4, _zero())
                 for i in range(value_dim):
                     _store(out + (g * value_dim + i) * LANES * 4, _zero())
-            here = _fill_int(np.int32(position)) + _lane()
-            first = here + _fill_int(np.int32(1 - window)) if window > 0 else _fill_int(np.int32(0))
-            begin = max(0, position - window + 1) if window > 0 else 0
             tables = load_i64(load_i64(step + STEP.tables) + 8 * block * LANES)
             pages = load_i64(op + ATTENTION.kv) + head * load_i64(op + ATTENTION.head_bytes)
-            for page in range(begin // PAGE, far // PAGE + 1):
+            for page in range(start // PAGE, far // PAGE + 1):
                 source = pages + load_i32(tables + 4 * page) * page_bytes
                 widen_keys(source, k, key_room)
                 widen_values(values_of(source, key_room), v, value_room)
@@ -207,19 +161,10 @@ def _make(kv: KvType) -> Any:
                         _write(acc, scores + j * LANES * 4)
                     where = state + g * LANES * 8
                     old = _load(where)
-                    top = old
-                    for j in range(PAGE):
-                        s = _load(scores + j * LANES * 4)
-                        if cap != np.float32(0):
-                            s = _cap(s, cap)
-                        if slopes != 0:
-                            far_off = _to_float(here + _fill_int(np.int32(-(at + j))))
-                            slope = _fill(load_f32(slopes + 4 * (first_head + g)))
-                            s = s - _abs(far_off) * slope
-                        if not inside:
-                            s = _mask(s, first, last, at + j)
-                        _store(scores + j * LANES * 4, s)
-                        top = _max(top, s)
+                    top = change_scores(
+                        op, step, block, scores, PAGE, at, first_head + g, inside, np.float32(1)
+                    )
+                    top = _max(old, top)
                     total = _zero()
                     for j in range(PAGE):
                         s = exp_lanes(_load(scores + j * LANES * 4) - top)

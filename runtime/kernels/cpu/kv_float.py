@@ -109,11 +109,13 @@ def _make(half: bool) -> KvType:
         start, read, write = zeros(2 * group), get(group, 2), put(group, 2)
 
         @inline
-        def score(head, q, dim, scores):
+        def score(head, q, dim, scores, soon):
             acc = start()
             for d in range(dim):
-                # The values are read when all scores of a split are there: bring them closer.
+                # The values are read when all scores of a split are there: bring them closer, and
+                # the next page's keys, which lie behind other heads' pages.
                 prefetch(head + (dim + d) * PAGE * size)
+                prefetch(soon + d * PAGE * size)
                 acc = add_score(acc, head + d * PAGE * size, q + 4 * d)
             write(acc, scores, WEIGHT_STRIDE)
 

@@ -238,7 +238,7 @@ def _decode(group: int) -> Any:
     read, write = get(group, 2), put(group, 2)
 
     @inline
-    def score(head, q, dim, scores):
+    def score(head, q, dim, scores, soon):
         values, half = _values(head, dim), dim // 2
         for s in range(0, PAGE, 16):
             total = start()
@@ -248,6 +248,7 @@ def _decode(group: int) -> Any:
                     for j in range(k, k + 16, 4):
                         # The values are read when all scores of a split are there.
                         prefetch(values + j * PAGE + s * 4)
+                        prefetch(soon + j * PAGE + s * 4)
                         acc = add_score(acc, head + j * PAGE + s * 4, q + 4 * j)
                 total = add_scaled(total, acc, head + PAGE * dim + (i // 16 * PAGE + s) * 2)
             write_scores(total, scores + 4 * s, WEIGHT_STRIDE)

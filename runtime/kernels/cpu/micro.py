@@ -33,6 +33,7 @@ from ....quant.cpu.vector import (
     splat,
     vec,
 )
+from .chain import byte_products, chain_of, pair_sums
 
 _float = vec("f32", LANES)
 _ints = Registers(vec("i32", LANES), ROWS)
@@ -70,8 +71,9 @@ def _start_code(offset: int, group: int) -> Any:
     return make("start", 1, lambda a: _ints(_int), code)
 
 
-def _dot_code(wide: bool, columns: int, width: int) -> Any:
-    """(acc, weights, activations): ROWS x WIDTH dot products of `columns` columns."""
+def _dot_code(fmt: CpuFormat, width: int) -> Any:
+    """(acc, weights, activations): ROWS x WIDTH dot products of a group's columns."""
+    wide, columns, chain = fmt.wide, fmt.group, chain_of(fmt)
     piece = 4 * LANES // width
 
     def code(b: Builder, sig: Any, args: Any) -> Value:
@@ -79,6 +81,7 @@ def _dot_code(wide: bool, columns: int, width: int) -> Any:
         rows = [b.extract_value(acc, r) for r in range(ROWS)]
         data = ir.VectorType(I8, 4 * LANES)
         fours: list[Value] = []
+        words: list[Value] = []
         for k in range(0, columns, piece):
             x = b.load(pointer(b, b.add(q, I64(k * width))), align=1, typ=data)
             by_lane = native.LANE_OPERAND and piece == 4
@@ -95,7 +98,15 @@ def _dot_code(wide: bool, columns: int, width: int) -> Any:
                 else:
                     few = b.load(at, align=1, typ=ir.VectorType(I8, piece))
                     u = lanes(b, few, few, list(range(piece)) * width)
-                rows[r] = dot4_code(b, rows[r], u, x, wide=wide)
+                if chain == 1:
+                    rows[r] = dot4_code(b, rows[r], u, x, wide=wide)
+                elif len(words) == r:
+                    words.append(byte_products(b, u, x))
+                else:
+                    words[r] = b.add(words[r], byte_products(b, u, x))
+            if words and (k // piece % chain == chain - 1 or k + piece == columns):
+                rows = [b.add(row, pair_sums(b, w)) for row, w in zip(rows, words, strict=True)]
+                words = []
         for r in range(ROWS):
             acc = b.insert_value(acc, rows[r], r)
         return acc
@@ -189,7 +200,7 @@ def make_micro(fmt: CpuFormat, width: int) -> Micro:
     group, offset = fmt.group, fmt.offset
     minimum = offset == 0
     start = _start_code(offset - WIDE_BIAS if fmt.wide else offset, group)
-    dot = _dot_code(fmt.wide, group, width)
+    dot = _dot_code(fmt, width)
     halves = group == 16
     parts = 32 // group
     bytes_of_group = fmt.bytes_of_256 * ROWS // 8  # 32 columns of ROWS packed rows
