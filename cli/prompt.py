@@ -1,6 +1,5 @@
 """What `llamba run` was asked: which argument is the model, and where the prompt comes from."""
 
-import difflib
 import os
 import re
 import stat
@@ -66,6 +65,8 @@ def split(arguments: Sequence[str], model: str | None) -> Question:
         if is_model(words[0]):
             model, words = words[0], words[1:]
         elif len(words) == 2 and " " not in words[0].strip() and " " in words[1].strip():
+            import difflib
+
             near = difflib.get_close_matches(words[0], known_names(), n=3, cutoff=0.5)
             raise ModelNotFoundError(
                 f"no model {words[0]!r}"

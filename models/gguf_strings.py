@@ -43,7 +43,7 @@ def as_texts(buffer: Buffer, start: int, end: int, count: int) -> list[str] | No
 def as_bytes(buffer: Buffer, start: int, count: int) -> list[bytes]:
     """The strings of an array that was walked, as they are."""
     return [
-        buffer[head + _HEAD : head + _HEAD + _length(buffer, head)[0]]
+        bytes(buffer[head + _HEAD : head + _HEAD + _length(buffer, head)[0]])
         for heads, _ in _runs(buffer, start, count)
         for head in np.asarray(heads).tolist()
     ]

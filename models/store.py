@@ -5,7 +5,6 @@ A name is a path (a file, any shard, a folder with one model), a name of the cat
 """
 
 import contextlib
-import difflib
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -181,6 +180,8 @@ def _unknown(text: str) -> str:
     if looks_like_path:
         candidates |= {str(sibling) for sibling in _models_in(path.parent)}
     folded = {candidate.casefold(): candidate for candidate in candidates}
+    import difflib
+
     near = difflib.get_close_matches(text.casefold(), folded, n=3, cutoff=0.5)
     near += [name for name in folded if text.casefold() in name and name not in near][:3]
     if near:

@@ -2,7 +2,7 @@
 
 import struct
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llamba.models import gguf_strings
@@ -11,7 +11,7 @@ from llamba.models import gguf_strings
 ODD = [b"", b"\0", b"a\0", b"\0" * 7, b"\0" * 9, b"\5" + b"\0" * 7, b"x" * 255, b"y" * 256]
 STRINGS = st.one_of(
     st.binary(max_size=6),
-    st.sampled_from([*ODD, b"z" * 70_000]),
+    st.sampled_from([*ODD, b"z" * 3000]),
     st.text(max_size=4).map(str.encode),
 )
 ARRAYS = st.tuples(st.lists(STRINGS, max_size=8), st.integers(1, 300), STRINGS).map(
@@ -23,6 +23,7 @@ def laid_out(strings: list[bytes]) -> bytearray:
     return bytearray(b"".join(struct.pack("<Q", len(s)) + s for s in strings))
 
 
+@settings(deadline=None)
 @given(ARRAYS, st.binary(max_size=20))
 def test_equal_to_a_walk(strings: list[bytes], after: bytes) -> None:
     array = laid_out(strings)
@@ -41,6 +42,7 @@ def test_equal_to_a_walk(strings: list[bytes], after: bytes) -> None:
         assert texts is None
 
 
+@settings(deadline=None)
 @given(ARRAYS.filter(bool), st.integers(0, 1 << 64 - 1))
 def test_strings_that_leave_the_buffer(strings: list[bytes], length: int) -> None:
     buffer, count = laid_out(strings), len(strings)
