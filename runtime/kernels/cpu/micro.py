@@ -79,12 +79,16 @@ def _dot_code(wide: bool, columns: int, width: int) -> Any:
         rows = [b.extract_value(acc, r) for r in range(ROWS)]
         data = ir.VectorType(I8, 4 * LANES)
         fours: list[Value] = []
+        # Where bytes beyond 127 lose 128 they do so before they are spread, and are signed then.
+        flip = wide and WIDE_BIAS
         for k in range(0, columns, piece):
             x = b.load(pointer(b, b.add(q, I64(k * width))), align=1, typ=data)
             by_lane = native.LANE_OPERAND and piece == 4
             if by_lane and k % 16 == 0:
                 ats = (pointer(b, b.add(w, I64(32 * r + k))) for r in range(ROWS))
                 fours = [b.load(at, align=1, typ=ir.VectorType(I32, 4)) for at in ats]
+                if flip:
+                    fours = [b.xor(v, constant("i32", [0x80808080] * 4)) for v in fours]
             for r in range(ROWS):
                 at = pointer(b, b.add(w, I64(32 * r + k)))
                 if by_lane:
@@ -95,7 +99,7 @@ def _dot_code(wide: bool, columns: int, width: int) -> Any:
                 else:
                     few = b.load(at, align=1, typ=ir.VectorType(I8, piece))
                     u = lanes(b, few, few, list(range(piece)) * width)
-                rows[r] = dot4_code(b, rows[r], u, x, wide=wide)
+                rows[r] = dot4_code(b, rows[r], u, x, wide=wide and not by_lane)
         for r in range(ROWS):
             acc = b.insert_value(acc, rows[r], r)
         return acc
