@@ -82,12 +82,16 @@ def _dot_code(fmt: CpuFormat, width: int) -> Any:
         data = ir.VectorType(I8, 4 * LANES)
         fours: list[Value] = []
         words: list[Value] = []
+        # Where bytes beyond 127 lose 128 they do so before they are spread, and are signed then.
+        flip = wide and WIDE_BIAS
         for k in range(0, columns, piece):
             x = b.load(pointer(b, b.add(q, I64(k * width))), align=1, typ=data)
             by_lane = native.LANE_OPERAND and piece == 4
             if by_lane and k % 16 == 0:
                 ats = (pointer(b, b.add(w, I64(32 * r + k))) for r in range(ROWS))
                 fours = [b.load(at, align=1, typ=ir.VectorType(I32, 4)) for at in ats]
+                if flip:
+                    fours = [b.xor(v, constant("i32", [0x80808080] * 4)) for v in fours]
             for r in range(ROWS):
                 at = pointer(b, b.add(w, I64(32 * r + k)))
                 if by_lane:
@@ -99,7 +103,7 @@ def _dot_code(fmt: CpuFormat, width: int) -> Any:
                     few = b.load(at, align=1, typ=ir.VectorType(I8, piece))
                     u = lanes(b, few, few, list(range(piece)) * width)
                 if chain == 1:
-                    rows[r] = dot4_code(b, rows[r], u, x, wide=wide)
+                    rows[r] = dot4_code(b, rows[r], u, x, wide=wide and not by_lane)
                 elif len(words) == r:
                     words.append(byte_products(b, u, x))
                 else:
