@@ -14,6 +14,8 @@ TITLES = {
     "wait": "waiting for another llamba that is fetching {name}",
     "download": "fetching {name}",
     "verify": "checking {name}",
+    "read": "reading {name} into memory",
+    "lock": "locking {name} in memory",
     "compile": "compiling kernels for this CPU, once",
 }
 SHORT_S = 0.5  # work that is done sooner is not worth a line or a bar, nor rich's import
