@@ -10,6 +10,7 @@ from ..errors import InvalidParameterError
 from . import concurrency, loading
 from .bench_output import WRITERS
 from .lora import lora_from, lora_option
+from .machine_options import memory_from, memory_options
 from .progress import progress
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ NUMBERS = Numbers()
 @click.option("-o", "--output", type=click.Choice(["md", "json", "jsonl", "csv"]), default="md")
 @click.option("--json", "as_json", is_flag=True, help="The same as -o json.")
 @lora_option
+@memory_options
 @concurrency.concurrency_options
 def command(
     models: tuple[str, ...],
@@ -119,11 +121,13 @@ def command(
     others |= {"-d": n_depth, "-r": repetitions, "-ub": ubatch_size}
     if threads and min(threads) < 1:
         raise InvalidParameterError(f"-t {min(threads)}: must be at least 1")
+    memory = memory_from(load)
     if concurrency.wanted(load, others):
-        concurrency.bench(models, threads, activations, output, not no_warmup, load)
+        concurrency.bench(models, threads, activations, output, not no_warmup, load, memory)
         return
     kept = {"cache_type": load["cache_type"] or "f16", "deterministic": bool(load["deterministic"])}
     settings = {"activations": activations, **kept}
+    mmap = memory["mmap"] is None
     repetitions, ubatch_size = repetitions or [5], 512 if ubatch_size is None else ubatch_size
     tests = _tests(n_prompt, n_gen, n_parallel, [_pair(pair) for pair in pairs], n_depth or [0])
     if not tests:
@@ -140,6 +144,7 @@ def command(
             from ..runtime.adapter_set import read_adapters
             from ..runtime.request_builder import no_text
             from .bench_about import about
+            from .bench_memory import check_fits, hold
             from .measure import Bench
 
             weights = Weights.open(gguf)
@@ -148,6 +153,10 @@ def command(
             facts = about(weights)
             adapters, scales = read_adapters(lora_from(load["lora"]) or (), weights)
             added = {"adapters": adapters} if adapters else {}
+            check_fits(
+                weights, max(test.num_pages for test in tests), ubatch_size, settings, memory
+            )
+            hold(gguf, model, memory)
             for num_threads in threads or [default_num_threads()]:
                 program = _build(weights, tests, num_threads, ubatch_size, settings | added)
                 bench = Bench(program, weights.hyperparameters.vocab_size, adapters=tuple(scales))
@@ -156,7 +165,7 @@ def command(
                         for test in tests:
                             samples = bench.measure(test, count, warmup=not no_warmup)
                             row = _row(facts, samples, num_threads, ubatch_size, settings)
-                            writer.write(row, test.name)
+                            writer.write({**row, "use_mmap": mmap}, test.name)
                 finally:
                     program.close()
     writer.close()

@@ -84,6 +84,7 @@ def bench(
     output: str,
     warmup: bool,
     load: dict[str, Any],
+    memory: dict[str, Any],
 ) -> None:
     """Measure each model with each number of threads, and write a row for each."""
     from ..runtime.config import DEFAULT_MAX_SEQUENCES, MAX_SEQUENCES
@@ -108,6 +109,7 @@ def bench(
                 activations,
                 lora=lora_from(load["lora"]),
                 **cache,
+                **memory,
             )
             with closing(loading.open_llm(model, options, max_sequences=limit)) as llm:
                 _check_lengths(llm, jobs)

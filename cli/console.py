@@ -47,19 +47,26 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\ufffd" else repr(c)[1:-1] for c in text)
 
 
-def show_warnings() -> None:
-    """Warnings of the library's log and of Python go to stderr as one line each."""
+def show_warnings(*, details: bool = False) -> None:
+    """Warnings of the library's log and of Python go to stderr as one line each.
+
+    details, or a person who watches: what a model is going to take, too.
+    """
     import logging
     import warnings
 
     class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            warn(record.getMessage())
+            say = note if record.levelno < logging.WARNING else warn
+            say(record.getMessage())
 
-    logger = logging.getLogger(__name__.split(".")[0])
+    root = __name__.split(".")[0]
+    logger = logging.getLogger(root)
     if not logger.handlers:
         logger.addHandler(Handler())
         logger.propagate = False
+    if details or sys.stderr.isatty():
+        logging.getLogger(f"{root}.runtime.load").setLevel(logging.INFO)
     warnings.showwarning = lambda message, *_: warn(" ".join(str(message).split()))
 
 

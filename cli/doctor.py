@@ -1,4 +1,7 @@
-"""`llamba doctor`: what llamba found on this machine, for a look and for bug reports."""
+"""`llamba doctor`: what llamba found on this machine, and why it is slow; for bug reports, too.
+
+doctor_machine.py reads facts, doctor_speed.py measures, doctor_advice.py says what to do.
+"""
 
 import os
 import platform
@@ -9,10 +12,11 @@ from typing import Any
 
 import click
 
-from ..errors import LlambaError
+from ..errors import InvalidParameterError, LlambaError
 from .console import print_json, size
 
-PACKAGES = ("numpy", "numba", "llvmlite", "jinja2", "huggingface_hub")
+PACKAGES = ("numpy", "numba", "llvmlite", "jinja2", "huggingface_hub", "uvicorn")
+MAX_THREADS = 1024
 SHOWN_FEATURES = (
     "avx2", "fma", "f16c", "avxvnni", "avx512f", "avx512bw", "avx512vl", "avx512vnni", "avx512bf16",
     "avx512fp16", "amx-int8", "neon", "dotprod", "i8mm", "sve",
@@ -20,24 +24,76 @@ SHOWN_FEATURES = (
 
 
 @click.command("doctor")
+@click.argument("model", required=False, metavar="[MODEL]")
+@click.option("-t", "--threads", type=int, help="For what is measured [the physical cores].")
+@click.option("--no-measure", is_flag=True, help="Measure nothing: only look.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
-def command(as_json: bool) -> None:
-    """Show what llamba found on this machine."""
+def command(model: str | None, threads: int | None, no_measure: bool, as_json: bool) -> None:
+    """Show what llamba found on this machine, and why it is slow.
+
+    How fast memory can be read is measured, in about a second: decoding reads all weights for each
+    token, so that nothing can be faster than that. With MODEL, a short run shows how near it comes,
+    and what limits it.
+    """
+    from .doctor_advice import advice
+
+    if threads is not None and not 1 <= threads <= MAX_THREADS:
+        raise InvalidParameterError(f"--threads {threads}: must be from 1 to {MAX_THREADS}")
     found = examine()
+    count = threads or found["threads"]
+    if not no_measure:
+        found["bandwidth"] = _bandwidth(count)
+    if model is not None:
+        from .doctor_speed import examine_model
+
+        speeds = found.get("bandwidth", {})
+        found["model"] = examine_model(model, count, speeds.get("all_threads"))
+    found["advice"] = advice(found)
     if as_json:
         print_json(found)
         return
     for name, value in found.items():
-        if isinstance(value, dict):
-            value = ", ".join(f"{key} {item}" for key, item in value.items())
-        elif isinstance(value, list):
-            value = " ".join(map(str, value))
-        click.echo(f"{name.replace('_', ' '):12} {value}")
+        if name != "advice" and value not in (None, {}, []):
+            click.echo(f"{name.replace('_', ' '):12} {_shown(value)}")
+    for line in found["advice"]:
+        click.echo(f"\n* {line}")
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(
+            f"{key.replace('_', ' ')} {_number(key, item)}"
+            for key, item in value.items()
+            if item not in (None, {}, [])
+        )
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _number(key: str, item: Any) -> str:
+    if key in ("one_thread", "all_threads"):
+        return f"{item / 1e9:.1f} GB/s"
+    if key in ("num_bytes", "bytes_per_token"):
+        return size(item)
+    if key.endswith("_ts"):
+        return f"{item:.1f} tok/s"
+    if isinstance(item, float):
+        return f"{item:.0%}" if key in ("waiting", "of_ceiling") else f"{item:.2g}"
+    return f"({_shown(item)})" if isinstance(item, dict) else str(item)
+
+
+def _bandwidth(num_threads: int) -> dict[str, Any]:
+    from .doctor_speed import bandwidth
+
+    try:
+        return bandwidth(num_threads)
+    except LlambaError as error:  # no kernels for this CPU: the facts are shown all the same
+        return {"why_not": str(error)}
 
 
 def examine() -> dict[str, Any]:
-    """Everything, as values for JSON; what can't be found out says why."""
+    """Everything that can be read, as values for JSON; what can't be found out says why."""
     from .. import __version__
+    from . import doctor_machine as machine
 
     return {
         "llamba": __version__,
@@ -46,8 +102,14 @@ def examine() -> dict[str, Any]:
         "packages": {name: _version(name) for name in PACKAGES},
         "cpu": cpu_model(),
         **_target(),
-        **_threads(),
+        **machine.threads(),
+        "load": machine.load_average(),
         **_memory(),
+        "groups": machine.memory_groups(),
+        "huge_pages": machine.huge_pages(),
+        "clocks": machine.clocks(),
+        "heat": machine.heat(),
+        "power": machine.power(),
         **_caches(),
     }
 
@@ -93,20 +155,6 @@ def _target() -> dict[str, Any]:
     }
 
 
-def _threads() -> dict[str, Any]:
-    from ..runtime import threads
-
-    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
-    return {
-        "threads": threads.default_num_threads(),
-        "why": {
-            "logical CPUs": os.cpu_count(),
-            "CPUs we may use": affinity or "unknown",
-            "rule": "fast physical cores among them, not more than the control group's quota",
-        },
-    }
-
-
 def _memory() -> dict[str, Any]:
     from ..runtime.memory import available_memory
 
@@ -121,8 +169,13 @@ def _memory() -> dict[str, Any]:
 
 def _caches() -> dict[str, Any]:
     from ..models import store
+    from .doctor_machine import file_system
 
     folder = store.cache_dir()
     models = store.list_models()
     held = size(sum(model.num_bytes for model in models))
-    return {"cache": str(folder), "models": f"{len(models)} ({held})"}
+    return {
+        "cache": str(folder),
+        "disk": file_system(folder),
+        "models": f"{len(models)} ({held})",
+    }

@@ -13,6 +13,11 @@ _ENGINE = {
     "cache_type": "--cache-type",
     "prefix_cache": "--no-prefix-cache",
     "deterministic": "--deterministic",
+    "memory_limit": "--memory-limit",
+    "mmap": "--no-mmap",
+    "mlock": "--mlock",
+    "nice": "--nice",
+    "background": "--background",
     "pooling": "--pooling",
     "dimensions": "--dimensions",
 }

@@ -29,12 +29,15 @@ def find(name: str) -> Path:
         return store.resolve(name, progress=update)
 
 
-def open_llm(name: str, options: EngineOptions, *, max_sequences: int | None = 1) -> "LLM":
+def open_llm(
+    name: str, options: EngineOptions, *, max_sequences: int | None = 1, details: bool = False
+) -> "LLM":
     """The model, ready to generate; shows what takes long on stderr.
 
     max_sequences: one conversation by default: no kernels for many are compiled on the first start.
+    details: say what it needs, whoever watches.
     """
-    show_warnings()
+    show_warnings(details=details)
     with progress(name) as update, _uncollected():
         from ..runtime.llm import LLM
 

@@ -11,6 +11,7 @@ import click
 
 from ..errors import InvalidParameterError
 from .lora import lora_from, lora_option
+from .machine_options import machine_from, machine_options
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -27,6 +28,11 @@ class EngineOptions:
     kv_tokens: int | None = None
     prefix_cache: bool | None = None
     deterministic: bool | None = None
+    memory_limit: int | None = None
+    mmap: bool | None = None
+    mlock: bool | None = None
+    nice: int | None = None
+    background: bool | None = None
     lora: list[tuple[str, float]] | None = None
 
     def given(self) -> dict[str, Any]:
@@ -116,7 +122,7 @@ def engine_options(command: _F) -> _F:
         )
     ):
         command = option(command)
-    return cache_options(command)
+    return cache_options(machine_options(command))
 
 
 def cache_options(command: _F) -> _F:
@@ -218,6 +224,7 @@ def engine_from(options: dict[str, Any]) -> EngineOptions:
         chat_template=template,
         lora=lora_from(options.pop("lora", ())),
         **cache_from(options),
+        **machine_from(options),
     )
 
 

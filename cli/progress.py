@@ -16,6 +16,8 @@ TITLES = {
     "wait": "waiting for another llamba that is fetching {name}",
     "download": "fetching {name}",
     "verify": "checking {name}",
+    "read": "reading {name} into memory",
+    "lock": "locking {name} in memory",
     "compile": "compiling kernels for this CPU, once",
     "compile_for": "compiling kernels for {name}",
 }

@@ -86,7 +86,7 @@ def command(
     # With nothing to say yet, the prompt (or the error) comes first; else stdin gets the load time.
     prompt = assemble(question, files, started=started, raw=raw) if nothing else None
     with (
-        closing(loading.open_llm(question.model, engine)) as llm,
+        closing(loading.open_llm(question.model, engine, details=verbose)) as llm,
         loading.prompt_cache(llm, prompt_cache),
     ):
         if prompt is None:

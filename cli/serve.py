@@ -1,7 +1,6 @@
 """`llamba serve`: a server for the clients of OpenAI, Anthropic and Ollama, and a page to chat."""
 
 import os
-import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,6 +14,7 @@ from .environment import EnvironmentCommand
 from .lora import lora_of_models
 from .options import engine_from, engine_options, parallel_option
 from .progress import progress
+from .units import SIZE, TIME, Time
 
 if TYPE_CHECKING:
     from .server.settings import ServerSettings
@@ -23,57 +23,6 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 MISSING = "llamba serve needs: pip install 'llamba[server]'"
 DEFAULT_MODEL = "smollm2"  # when none is named and the cache is empty
-
-
-class Amount(click.ParamType):
-    """A number with a unit: `6G`, `512M` (powers of 1024) or plain bytes."""
-
-    name = "SIZE"
-    _units = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Bytes, at least 1."""
-        if isinstance(value, int):
-            return value
-        match = re.fullmatch(r"\s*(\d{1,18}(?:\.\d{1,18})?)\s*([kmgt]?)(?:i?b)?\s*", value.lower())
-        found = int(float(match[1]) * self._units[match[2]]) if match else 0
-        if found < 1:
-            self.fail(f"{value!r} is not a size such as 6G, 512M or 1000000", param, ctx)
-        return found
-
-
-class Time(click.ParamType):
-    """A duration: `90`, `30s`, `5m`, `2h`; `-1` or `never`: for ever.
-
-    Args:
-        can_be_zero: else 0 is refused.
-    """
-
-    name = "TIME"
-    _units = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-
-    def __init__(self, *, can_be_zero: bool = True) -> None:
-        self._can_be_zero = can_be_zero
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        """Seconds; infinity for no end."""
-        if isinstance(value, float):
-            return value
-        text = value.strip().lower()
-        if text in ("-1", "never", "inf"):
-            return float("inf")
-        match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)\s*([smhd]?)", text)
-        if match is None:
-            self.fail(f"{value!r} is not a time such as 90, 30s, 5m, 2h or never", param, ctx)
-        seconds = float(match[1]) * self._units[match[2]]
-        if not seconds and not self._can_be_zero:
-            self.fail(f"{value!r} must be more than 0; `never` is no limit", param, ctx)
-        return seconds
-
-
-SIZE, TIME = Amount(), Time()
 
 
 def _network(command: _F) -> _F:
@@ -129,11 +78,6 @@ def _limits(command: _F) -> _F:
                 default="30m",
                 show_default=True,
                 help="How long a model stays in memory unused; never keeps it, 0 does not.",
-            ),
-            click.option(
-                "--memory-limit",
-                type=SIZE,
-                help="Of all models together, such as 6G [what the machine has].",
             ),
             click.option(
                 "--max-queue",
@@ -248,6 +192,7 @@ def settings_from(options: dict[str, Any]) -> "ServerSettings":
 
     parallel, lora = options.pop("max_sequences"), options.pop("lora")
     engine = engine_from(options).given()
+    memory_limit = engine.pop("memory_limit", None)  # of all models together
     if parallel is not None:
         engine["max_sequences"] = parallel
     keys = [*options["api_keys"], *_key_of_environment()]
@@ -266,7 +211,7 @@ def settings_from(options: dict[str, Any]) -> "ServerSettings":
         aliases=dict(_pair("--alias", text) for text in options["aliases"]),
         engine=engine,
         idle_unload_s=_seconds(options["keep_alive"]),
-        memory_limit=options["memory_limit"],
+        memory_limit=memory_limit,
         max_queue=options["max_queue"],
         request_timeout_s=_seconds(options["timeout"]),
         max_body_bytes=options["max_body"],

@@ -23,10 +23,20 @@ MAX_CONTEXT_LENGTH = 1 << 24  # EngineConfig's
 @click.command("show")
 @click.argument("model", metavar="MODEL")
 @click.option("-c", "--ctx-size", "--context-length", type=int, help="Memory for this context.")
+@click.option(
+    "--cache-type", type=click.Choice(["f16", "f32", "q8_0"]), default="f16", help="And KV cache."
+)
 @click.option("--tensors", is_flag=True, help="List every tensor.")
 @click.option("--template", is_flag=True, help="Print the chat template, nothing else.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
-def command(model: str, ctx_size: int | None, tensors: bool, template: bool, as_json: bool) -> None:
+def command(
+    model: str,
+    ctx_size: int | None,
+    cache_type: str,
+    tensors: bool,
+    template: bool,
+    as_json: bool,
+) -> None:
     """Show what is in a model file and what it needs; or in a LoRA adapter."""
     if ctx_size is not None and not 1 <= ctx_size <= MAX_CONTEXT_LENGTH:
         raise InvalidParameterError(
@@ -40,7 +50,7 @@ def command(model: str, ctx_size: int | None, tensors: bool, template: bool, as_
                 raise SystemExit(1)
             print_json(text) if as_json else click.echo(text)
             return
-        value = describe(gguf, ctx_size)
+        value = describe(gguf, ctx_size, cache_type)
         if as_json:
             value["tensors"] = _tensors(gguf)
             print_json(value)
@@ -48,7 +58,9 @@ def command(model: str, ctx_size: int | None, tensors: bool, template: bool, as_
             _print(value, _tensors(gguf) if tensors else [])
 
 
-def describe(gguf: "GGUFFile", context_length: int | None = None) -> dict[str, Any]:
+def describe(
+    gguf: "GGUFFile", context_length: int | None = None, cache_type: str = "f16"
+) -> dict[str, Any]:
     """All of it but the single tensors, as values for JSON."""
     types: Counter[str] = Counter()
     num_bytes: Counter[str] = Counter()
@@ -72,25 +84,28 @@ def describe(gguf: "GGUFFile", context_length: int | None = None) -> dict[str, A
             name: {"count": count, "num_bytes": num_bytes[name]}
             for name, count in types.most_common()
         },
-        **(_needs(gguf, context_length) if adapter is None else {"adapter": adapter}),
+        **(_needs(gguf, context_length, cache_type) if adapter is None else {"adapter": adapter}),
         "metadata": {key: _shown(gguf, metadata, key) for key in metadata},
     }
 
 
-def _needs(gguf: "GGUFFile", context_length: int | None) -> dict[str, Any]:
+def _needs(gguf: "GGUFFile", context_length: int | None, cache_type: str) -> dict[str, Any]:
     """The memory that running takes, or why the model can't be run."""
     try:
         from ..models.weights import Weights
         from ..runtime.config import DEFAULT_CONTEXT_LENGTH, EngineConfig
         from ..runtime.footprint import memory_need
+        from ..runtime.memory import RESERVE, available_memory
         from ..runtime.threads import default_num_threads
 
         weights = Weights.open(gguf)
         length = context_length or min(
             weights.hyperparameters.context_length, DEFAULT_CONTEXT_LENGTH
         )
-        config = EngineConfig(context_length=length, num_threads=default_num_threads())
-        need = memory_need(weights, config)
+        config = EngineConfig(
+            context_length=length, num_threads=default_num_threads(), cache_type=cache_type
+        )
+        need, free = memory_need(weights, config), available_memory()
     except LlambaError as error:
         return {"runs": False, "why_not": str(error)}
     return {
@@ -98,9 +113,15 @@ def _needs(gguf: "GGUFFile", context_length: int | None) -> dict[str, Any]:
         "made_for": _made_for(weights),
         "memory": {
             "context_length": length,
+            "cache_type": cache_type,
             "weights_mapped": sum(t.num_bytes for t in gguf.tensors.values()),
+            "read_per_token": need.streamed,
             "kv_cache": need.kv,
             "arena": need.arena,
+            "program": RESERVE,
+            "free": free,
+            "fits": free is None or need.private + RESERVE <= free,
+            "weights_stay": free is None or need.comfortable <= free,
         },
     }
 
@@ -149,6 +170,29 @@ def _of_model(value: dict[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
+def _memory_rows(memory: dict[str, Any]) -> list[tuple[str, str]]:
+    """What running it takes, and what there is."""
+    own = memory["kv_cache"] + memory["arena"]
+    rows = [
+        (
+            "memory",
+            f"{size(memory['weights_mapped'])} weights, mapped and shared + {size(own)} own "
+            f"(KV cache {size(memory['kv_cache'])} for {memory['context_length']} tokens in "
+            f"{memory['cache_type']}, arena {size(memory['arena'])}) + the program, up to "
+            f"{size(memory['program'])}",
+        ),
+        ("a token reads", f"{size(memory['read_per_token'])} of weights, and its KV cache"),
+    ]
+    if memory["free"] is not None:
+        fits = "it fits"
+        if not memory["fits"]:
+            fits = "too little for KV cache and arena: a smaller context (-c) is taken, or refused"
+        elif not memory["weights_stay"]:
+            fits = "too little for all weights: they would be read from disk again and again"
+        rows.append(("free here", f"{size(memory['free'])}: {fits}"))
+    return rows
+
+
 def _print(value: dict[str, Any], tensors: list[dict[str, Any]]) -> None:
     memory, adapter = value.get("memory"), value.get("adapter")
     parameters = value["num_parameters"]
@@ -171,15 +215,7 @@ def _print(value: dict[str, Any], tensors: list[dict[str, Any]]) -> None:
         runs = f"yes, to {value['made_for']}" if value["runs"] else f"no: {value['why_not']}"
         rows.append(("runs here", runs))
     if memory:
-        own = memory["kv_cache"] + memory["arena"]
-        rows.append(
-            (
-                "memory",
-                f"{size(memory['weights_mapped'])} weights, mapped and shared + {size(own)} own "
-                f"(KV cache {size(memory['kv_cache'])} for {memory['context_length']} tokens, "
-                f"arena {size(memory['arena'])})",
-            )
-        )
+        rows += _memory_rows(memory)
     for name, text in rows:
         click.echo(f"{name:14} {printable(text)}")
     click.echo()

@@ -10,6 +10,7 @@ import click
 from ..errors import RequestError
 from . import loading
 from .lora import lora_from, lora_option
+from .machine_options import machine_from, machine_options
 from .options import EngineOptions
 from .prompt import clean
 
@@ -49,7 +50,7 @@ def text_options(command: _F) -> _F:
         )
     ):
         command = option(command)
-    return command
+    return machine_options(command)
 
 
 def open_llm(model: str, options: dict[str, Any]) -> "LLM":
@@ -61,6 +62,7 @@ def open_llm(model: str, options: dict[str, Any]) -> "LLM":
             context_length=options.pop("ctx_size"),
             activations=options.pop("activations"),
             lora=lora_from(options.pop("lora")),
+            **machine_from(options),
         ),
         max_sequences=None,
     )

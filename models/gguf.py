@@ -9,12 +9,16 @@ the metadata are decoded at once, strings and arrays when they are asked for.
 """
 
 import mmap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import numpy as np
+
 from ..errors import InvalidModelFileError, ModelNotFoundError
+from .gguf_memory import lock_in_memory, read_privately
 from .gguf_names import shard_paths
 from .gguf_shard import Shard, unmap
 from .gguf_types import TENSOR_TYPES, Metadata, Span, TensorInfo, TensorType
@@ -38,6 +42,7 @@ class GGUFFile:
         self._metadata: Metadata = shards[0].metadata
         self.tensors: dict[str, TensorInfo] = {}
         self._buffers: list[mmap.mmap] = [shard.buffer for shard in shards]
+        self._private: list[mmap.mmap] = []  # by shard, once they are read
         self._header_lens = [shard.pos for shard in shards]
         for shard in shards:
             for name, tensor in shard.tensors.items():
@@ -90,10 +95,37 @@ class GGUFFile:
         """The bytes before the tensors' data, of every shard: metadata and table of tensors."""
         return [b[:n] for b, n in zip(self._buffers, self._header_lens, strict=True)]
 
+    def read(self, update: Callable[[int, int], None] = lambda done, total: None) -> None:
+        """Read all tensors into private memory, from where they are served from now on.
+
+        update: called with (done, total) bytes. InvalidModelFileError: the file can't be read.
+        """
+        done, total = 0, self.num_bytes - sum(self._header_lens)
+        for path, buffer, start in zip(self.paths, self._buffers, self._header_lens, strict=True):
+            size = len(buffer)
+            memory = read_privately(
+                path, start, size, lambda n, _, past=done: update(past + n, total)
+            )
+            self._private.append(memory)
+            done += size - start
+            there, here = np.frombuffer(buffer, np.uint8), np.frombuffer(memory, np.uint8)
+            here.flags.writeable = False
+            for name, tensor in self.tensors.items():
+                at = tensor.data.ctypes.data - there.ctypes.data
+                if tensor.num_bytes and 0 <= at < size:
+                    data = here[at : at + tensor.num_bytes]
+                    self.tensors[name] = replace(tensor, data=data)
+
+    def lock(self, update: Callable[[int, int], None] = lambda done, total: None) -> str:
+        """Keep the system from dropping tensors from memory; what was in the way, or ""."""
+        held = self._private or self._buffers
+        parts = [memoryview(b)[n:] for b, n in zip(held, self._header_lens, strict=True)]
+        return lock_in_memory(parts, update)
+
     def close(self) -> None:
         """Let the file go. Tensor data still held elsewhere stays valid: its map goes with it."""
         self.tensors.clear()
-        buffers, self._buffers = self._buffers, []
+        buffers, self._buffers, self._private = [*self._buffers, *self._private], [], []
         for buffer in buffers:
             unmap(buffer)
 

@@ -1,14 +1,11 @@
 """EngineConfig: the sizes an engine is built with, and how context and KV pool are chosen."""
 
-import logging
 from dataclasses import dataclass
 from typing import Any
 
 from ..errors import InvalidParameterError
 from .batch import PAGE_SIZE
 from .cache import CACHE_TYPES
-
-logger = logging.getLogger(__name__)
 
 # llama.cpp takes the model's own length, which is up to 128k tokens and gigabytes of KV cache.
 DEFAULT_CONTEXT_LENGTH = 8192
@@ -45,20 +42,26 @@ class EngineConfig:
     deterministic: bool = False
     prefix_cache: bool = True
     whole_prompts: bool = False  # an encoder, whose tokens see the whole text: one step for each
+    mmap: bool = True  # the weights stay in the file's pages; False: in memory of this process
+    mlock: bool = False  # the system may not drop the weights from memory
+    nice: int = 0  # added to the priority number of the threads that run the model
+    background: bool = False
 
     def __post_init__(self) -> None:
         """Check every field."""
-        _check_int("context_length", self.context_length, 1, 1 << 24)
-        _check_int("num_threads", self.num_threads, 1, 1024)
-        _check_int("max_tokens", self.max_tokens, 1, MAX_STEP_TOKENS)
-        _check_int("max_sequences", self.max_sequences, 1, MAX_SEQUENCES)
+        check_int("context_length", self.context_length, 1, 1 << 24)
+        check_int("num_threads", self.num_threads, 1, 1024)
+        check_int("max_tokens", self.max_tokens, 1, MAX_STEP_TOKENS)
+        check_int("max_sequences", self.max_sequences, 1, MAX_SEQUENCES)
         if self.kv_tokens == 0 and type(self.kv_tokens) is int:
             object.__setattr__(self, "kv_tokens", max(self.context_length, MIN_KV_TOKENS))
-        _check_int("kv_tokens", self.kv_tokens, MIN_KV_TOKENS, MAX_KV_TOKENS)
+        check_int("kv_tokens", self.kv_tokens, MIN_KV_TOKENS, MAX_KV_TOKENS)
         check_choice("activations", self.activations, ACTIVATIONS)
         check_choice("cache_type", self.cache_type, CACHE_TYPES)
         check_choice("deterministic", self.deterministic, (True, False))
-        check_choice("prefix_cache", self.prefix_cache, (True, False))
+        for name in ("prefix_cache", "mmap", "mlock", "background"):
+            check_choice(name, getattr(self, name), (True, False))
+        check_int("nice", self.nice, -20, 19)
 
     @property
     def num_pages(self) -> int:
@@ -83,25 +86,18 @@ def choose_context_length(
     """The context length to run with, in tokens.
 
     A wanted one is taken as it is, and refused if the model was not trained for it. Without one:
-    the model's own, at most 8192, halved (with a warning) while its KV cache is over `budget`
-    bytes.
+    the model's own, at most 8192, halved while its KV cache is over `budget` bytes.
     """
     if wanted is not None:
         why = ", the length that the model was trained for"
-        return _check_int("context_length", wanted, 1, model_length, why)
-    length = default = min(model_length, DEFAULT_CONTEXT_LENGTH)
+        return check_int("context_length", wanted, 1, model_length, why)
+    length = min(model_length, DEFAULT_CONTEXT_LENGTH)
     while (
         budget is not None
         and length // 2 >= MIN_CONTEXT_LENGTH
         and num_pages_for(length) * kv_bytes_per_page > budget
     ):
         length //= 2
-    if length < default:
-        logger.warning(
-            "context_length is %d instead of %d, so that the KV cache fits into memory",
-            length,
-            default,
-        )
     return length
 
 
@@ -114,7 +110,7 @@ def choose_kv_tokens(
     and cached prefixes as `budget` bytes allow.
     """
     if wanted is not None:
-        return _check_int("kv_tokens", wanted, MIN_KV_TOKENS, MAX_KV_TOKENS)
+        return check_int("kv_tokens", wanted, MIN_KV_TOKENS, MAX_KV_TOKENS)
     least = max(context_length, MIN_KV_TOKENS)
     if budget is None:
         return 2 * least
@@ -122,7 +118,8 @@ def choose_kv_tokens(
     return max(least, min(affordable, 2 * least))
 
 
-def _check_int(name: str, value: Any, low: int, high: int, why: str = "") -> int:
+def check_int(name: str, value: Any, low: int, high: int, why: str = "") -> int:
+    """The value; InvalidParameterError if it is no whole number, or out of its range."""
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         raise InvalidParameterError(
             f"{name}={value!r}: must be a whole number from {low} to {high}{why}"

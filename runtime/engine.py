@@ -14,6 +14,7 @@ from ..errors import LlambaError, ResourceError
 from .batch import Runs
 from .core import EngineCore
 from .outputs import RequestOutput
+from .priority import lower_priority
 from .request import Request
 from .stats import EngineStats, StepStats
 from .stream import RequestStream
@@ -64,6 +65,7 @@ class Engine:
         max_sequences: answers that are made at once; the others wait.
         prefix_cache: keep the pages of what ended, and find them for others.
         whole_prompts: the program is an encoder.
+        nice: added to the priority number of the engine's thread; runtime/priority.py.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class Engine:
         max_sequences: int = 16,
         prefix_cache: bool = True,
         whole_prompts: bool = False,
+        nice: int = 0,
     ) -> None:
         self.core = EngineCore(
             program,
@@ -84,6 +87,7 @@ class Engine:
         )
         self._mailbox = _Mailbox()
         self._thread: threading.Thread | None = None
+        self._nice = nice
         self._listeners: list[Callable[[StepStats], None]] = []
         self._process_id = os.getpid()
         weakref.finalize(self, self._mailbox.close).atexit = False
@@ -195,6 +199,7 @@ class Engine:
                     f"the system gives no thread for the engine ({error})"
                 ) from error
             self._thread = thread
+            lower_priority([thread], self._nice)
         self._mailbox.condition.notify()
 
     def _turn(self) -> None:

@@ -25,7 +25,16 @@ def memory_need(weights: Weights, config: EngineConfig) -> MemoryNeed:
         weights=weights.gguf.num_bytes,
         kv=config.num_pages * page,
         arena=arena_bytes(weights, config),
+        streamed=streamed_bytes(weights),
+        kept=not config.mmap or config.mlock,
     )
+
+
+def streamed_bytes(weights: Weights) -> int:
+    """Bytes of weights without the tables of which a token needs a row: embeddings."""
+    tables = {"token_embd.weight", "per_layer_token_embd.weight", "position_embd.weight"}
+    tables.discard(weights.output.name if weights.architecture.causal else "")
+    return sum(t.num_bytes for name, t in weights.gguf.tensors.items() if name not in tables)
 
 
 class _Shapes(Weights):

@@ -45,10 +45,17 @@ class LLM(Generates, Embeds, Reranks):
         cache_type: "f16", or "q8_0" for a KV cache of about half the size; "f32" rounds nothing.
         deterministic: the same tokens alone and beside others, bit for bit; slower.
         prefix_cache: find what prompts have in common with earlier ones instead of running it.
+        memory_limit: bytes that it may take in all, weights, KV cache, activations and the program;
+            what was not asked for shrinks to it.
+        mmap: False reads the weights into memory of this process, instead of mapping the file.
+        mlock: lock the weights in memory; where the system refuses, a warning says what it needs.
+        nice: for the threads that run the model (Linux), 19 is the most polite; the caller's own
+            keep their priority.
+        background: for work that nobody waits for: half of the threads, the lowest priority.
         lora: files of LoRA adapters, or (file, scale); a request that doesn't say otherwise gets
             all of them with these scales (1.0). Their names are the files' without ".gguf".
         progress: called with (event, done, total) while something takes long: the events
-            "wait", "download" and "verify" count bytes, "compile" counts kernels.
+            "wait", "download", "verify", "read" and "lock" count bytes, "compile" counts kernels.
 
     Raises:
         ModelError: no such model, not a sound file, or one that is not run.
@@ -81,6 +88,11 @@ class LLM(Generates, Embeds, Reranks):
         cache_type: str = "f16",
         deterministic: bool = False,
         prefix_cache: bool = True,
+        memory_limit: int | None = None,
+        mmap: bool = True,
+        mlock: bool = False,
+        nice: int | None = None,
+        background: bool = False,
         lora: Lora | None = None,
         progress: Progress | None = None,
     ) -> None:
@@ -97,6 +109,11 @@ class LLM(Generates, Embeds, Reranks):
             cache_type=cache_type,
             deterministic=deterministic,
             prefix_cache=prefix_cache,
+            memory_limit=memory_limit,
+            mmap=mmap,
+            mlock=mlock,
+            nice=nice,
+            background=background,
             lora=lora,
             progress=progress,
         )
@@ -114,6 +131,7 @@ class LLM(Generates, Embeds, Reranks):
             max_sequences=self.config.max_sequences,
             prefix_cache=self.config.prefix_cache,
             whole_prompts=self.config.whole_prompts,
+            nice=self.config.nice,
         )
         self._builder = RequestBuilder(self._loaded, base)
         self._process_id = os.getpid()

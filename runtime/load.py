@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,21 +13,11 @@ from ..models.gguf import GGUFFile
 from ..models.lora import Adapter
 from ..models.weights import Weights
 from .adapter_set import AdapterSet, Lora, read_adapters
-from .batch import PAGE_SIZE
-from .cache import CACHE_TYPES, kv_bytes_per_page
-from .config import (
-    DEFAULT_MAX_SEQUENCES,
-    MAX_STEP_TOKENS,
-    STEP_TOKENS,
-    EngineConfig,
-    check_choice,
-    choose_context_length,
-    choose_kv_tokens,
-)
-from .footprint import arena_bytes, memory_need
-from .memory import available_memory, check_memory
+from .config import EngineConfig
+from .footprint import memory_need
+from .memory import available_memory, describe
 from .params import SamplingParams
-from .threads import default_num_threads
+from .sizing import configure
 
 if TYPE_CHECKING:
     from ..models.chat import ChatTemplate
@@ -77,6 +67,11 @@ def load(
     cache_type: str = "f16",
     deterministic: bool = False,
     prefix_cache: bool = True,
+    memory_limit: int | None = None,
+    mmap: bool = True,
+    mlock: bool = False,
+    nice: int | None = None,
+    background: bool = False,
     lora: Lora | None = None,
     progress: Progress | None = None,
 ) -> Loaded:
@@ -99,8 +94,15 @@ def load(
             cache_type=cache_type,
             deterministic=deterministic,
             prefix_cache=prefix_cache,
+            memory_limit=memory_limit,
+            mmap=mmap,
+            mlock=mlock,
+            nice=nice,
+            background=background,
             adapter_bytes=sum(adapter.num_bytes for adapter in adapters),
         )
+        _tell(path, weights, config)
+        _keep(gguf, config, progress)
         with ThreadPoolExecutor(1) as pool:
             # The tokenizer is built (about 0.1 s for 150k tokens) while LLVM, which needs no
             # interpreter lock, links the kernels.
@@ -129,6 +131,27 @@ def load(
         raise
 
 
+def _tell(path: Path, weights: Weights, config: EngineConfig) -> None:
+    """Log what it is about to take."""
+    if not logger.isEnabledFor(logging.INFO):
+        return
+    need = memory_need(weights, config)
+    sizes = describe(need, config.kv_tokens, config.cache_type, available_memory())
+    logger.info("%s: %s", path.name, sizes)
+
+
+def _keep(gguf: GGUFFile, config: EngineConfig, progress: Progress | None) -> None:
+    """The weights into memory, if they are to stay there."""
+    if not config.mmap:
+        gguf.read(_event(progress, "read"))
+    if config.mlock and (why := gguf.lock(_event(progress, "lock"))):
+        logger.warning("mlock: the weights are not locked in memory: %s", why)
+
+
+def _event(progress: Progress | None, event: str) -> Callable[[int, int], None]:
+    return (lambda done, total: None) if progress is None else partial(progress, event)
+
+
 def default_params(metadata: Mapping[str, Any]) -> SamplingParams:
     """llama.cpp's defaults, changed by what the file recommends (`general.sampling.*`)."""
     params: dict[str, Any] = {}
@@ -145,79 +168,6 @@ def default_params(metadata: Mapping[str, Any]) -> SamplingParams:
     return SamplingParams.from_dict(params)
 
 
-def configure(
-    weights: Weights,
-    *,
-    context_length: int | None = None,
-    num_threads: int | None = None,
-    activations: str = "int8",
-    max_sequences: int | None = None,
-    kv_tokens: int | None = None,
-    cache_type: str = "f16",
-    deterministic: bool = False,
-    prefix_cache: bool = True,
-    adapter_bytes: int = 0,
-) -> EngineConfig:
-    """Sizes from the settings, the model and the machine; ResourceError if it does not fit.
-
-    The context may take half of the memory that is free, the pool of all sequences a quarter.
-
-    An encoder's text runs in one step, which is as long as the context. Such steps hold one text
-    each where it must be the same, bit for bit, alone and beside others.
-    """
-    encoder = not weights.architecture.causal
-    if encoder and deterministic:
-        max_sequences, deterministic = 1, False
-    check_choice("cache_type", cache_type, CACHE_TYPES)
-    page = kv_bytes_per_page(weights.hyperparameters, cache_type)
-    available = available_memory()
-    half, quarter = (None, None) if available is None else (available // 2, available // 4)
-    longest = weights.hyperparameters.context_length
-    length = choose_context_length(
-        context_length,
-        min(longest, MAX_STEP_TOKENS) if encoder else longest,
-        kv_bytes_per_page=page + (_step_bytes_per_page(weights, activations) if encoder else 0),
-        budget=half,
-    )
-    config = EngineConfig(
-        context_length=length,
-        num_threads=default_num_threads() if num_threads is None else num_threads,
-        activations=activations,
-        max_sequences=DEFAULT_MAX_SEQUENCES if max_sequences is None else max_sequences,
-        kv_tokens=choose_kv_tokens(kv_tokens, length, kv_bytes_per_page=page, budget=quarter),
-        cache_type=cache_type,
-        deterministic=deterministic,
-        prefix_cache=prefix_cache and not encoder if type(prefix_cache) is bool else prefix_cache,
-        max_tokens=max(STEP_TOKENS, length) if encoder else STEP_TOKENS,
-        whole_prompts=encoder,
-    )
-    need = memory_need(weights, config)
-    check_memory(
-        replace(need, arena=need.arena + adapter_bytes),
-        available,
-        setting="context_length" if kv_tokens is None else "kv_tokens",
-        num_tokens=length if kv_tokens is None else config.kv_tokens,
-        advice=' or cache_type="q8_0"' if cache_type == "f16" else "",
-    )
-    return config
-
-
-def _step_bytes_per_page(weights: Weights, activations: str) -> int:
-    """What a page's worth of tokens takes in a step."""
-    few, many = (
-        EngineConfig(
-            context_length=n,
-            num_threads=1,
-            max_tokens=n,
-            activations=activations,
-            whole_prompts=True,
-        )
-        for n in (STEP_TOKENS, MAX_STEP_TOKENS)
-    )
-    more = arena_bytes(weights, many) - arena_bytes(weights, few)
-    return max(0, more * PAGE_SIZE // (MAX_STEP_TOKENS - STEP_TOKENS))
-
-
 def _build(
     weights: Weights,
     config: EngineConfig,
@@ -226,7 +176,7 @@ def _build(
 ) -> "Program":
     from .forward import build_program
 
-    return build_program(
+    program = build_program(
         weights,
         num_pages=config.num_pages,
         num_threads=config.num_threads,
@@ -239,6 +189,8 @@ def _build(
         adapters=adapters,
         progress=None if progress is None else partial(progress, "compile"),
     )
+    program.lower_priority(config.nice)
+    return program
 
 
 def _load_text(

@@ -196,6 +196,15 @@ class Program:
         self._ropes.reach(longest)
         return tables
 
+    def lower_priority(self, nice: int) -> None:
+        """Of the threads beside the caller's; runtime/priority.py."""
+        self._team.lower_priority(nice)
+
+    @property
+    def waiting_share(self) -> float:
+        """The share of all steps' time that the thread waited which waited longest."""
+        return self._team.waited_s / max(self._team.ran_s, 1e-9)
+
     @property
     def page_nbytes(self) -> int:
         """Bytes of a KV page, all layers."""

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ..errors import ResourceError
 from .crowding import Crowding
 from .kernels.records import STEP
+from .priority import lower_priority
 
 
 class Team:
@@ -45,6 +46,7 @@ class Team:
         first = (base + 320 - self._memory.ctypes.data) // 8
         self._waits = self._memory[first : first + 8 * num_threads : 8]
         self._crowding = Crowding(num_threads)
+        self.ran_s = self.waited_s = 0.0  # of steps: time, and the longest wait
         self._closed = False
         self._threads: list[threading.Thread] = []
         for i in range(1, num_threads):
@@ -61,6 +63,10 @@ class Team:
                 ) from error
             self._threads.append(thread)
 
+    def lower_priority(self, nice: int) -> None:
+        """Of the threads beside the caller's."""
+        lower_priority(self._threads, nice)
+
     def run(self, program: int, num_ops: int) -> None:
         """Run the records at `program`, the last of which has a barrier."""
         assert num_ops > 0
@@ -71,7 +77,10 @@ class Team:
         waited = int(self._waits.max())
         if waited:
             self._waits.fill(0)
-        self._crowding.ran(time.perf_counter() - started, min(1.0, waited / took))
+        seconds, share = time.perf_counter() - started, min(1.0, waited / took)
+        self.ran_s += seconds
+        self.waited_s += seconds * share
+        self._crowding.ran(seconds, share)
 
     def close(self) -> None:
         """End the threads."""

@@ -1,38 +1,84 @@
 """How many threads a model should run on: cores that are real, ours, and paid for (PAINS P70)."""
 
 import os
+import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from .cgroup import cgroup_folders, read_int, read_text
 
 
-def default_num_threads(root: Path = Path("/")) -> int:
+@dataclass(frozen=True, slots=True)
+class Cores:
+    """What there is to run on. allowed: CPUs by the affinity, None where the system has none."""
+
+    logical: int
+    allowed: int | None
+    physical: int  # cores with an allowed CPU
+    fast: int  # of them, without efficiency cores
+    quota: float | None  # CPUs' worth of time, None without a limit
+
+    @property
+    def usable(self) -> int:
+        """min(fast, floor(quota)), at least 1."""
+        return max(1, self.fast if self.quota is None else min(self.fast, int(self.quota)))
+
+
+def default_num_threads(root: Path = Path("/"), *, background: bool = False) -> int:
     """min(physical performance cores, affinity, floor(cgroup CPU quota)), at least 1.
 
     Two SMT threads of a core share its vector units, and one slow core makes all others wait at
-    every barrier, so both are left out. `root` is there for tests: the tree that /proc and /sys
-    are read from.
+    every barrier, so both are left out. In the background it is half of them. `root` is there for
+    tests: the tree that /proc and /sys are read from.
     """
-    allowed = _affinity()
-    cores = _physical_cores(allowed, root / "sys/devices/system/cpu")
-    quota = _quota(root)
-    return max(1, min(cores, int(quota)) if quota is not None else cores)
+    usable = find_cores(root).usable
+    return max(1, usable // 2) if background else usable
+
+
+def find_cores(root: Path = Path("/")) -> Cores:
+    """The cores of this machine that this process may use."""
+    logical, allowed = os.cpu_count() or 1, _affinity()
+    if allowed is None:
+        physical = _sysctl("hw.physicalcpu") or logical
+        # Apple's efficiency cores are a level of their own.
+        fast = _sysctl("hw.perflevel0.physicalcpu") or physical
+        return Cores(logical, None, physical, min(fast, physical), None)
+    cpus = root / "sys/devices/system/cpu"
+    return Cores(
+        logical,
+        len(allowed),
+        _num_cores(allowed, cpus),
+        _num_cores(_fast_cpus(allowed, cpus), cpus),
+        _quota(root),
+    )
 
 
 def _affinity() -> set[int] | None:
-    """The CPUs this process may run on; None where the system does not say (macOS, Windows)."""
+    """The CPUs this process may run on; None where the system does not say (macOS, Windows).
+
+    A cpuset of a control group is part of it.
+    """
     if hasattr(os, "sched_getaffinity"):
         return set(os.sched_getaffinity(0))
     return None
 
 
-def _physical_cores(allowed: set[int] | None, cpus: Path) -> int:
-    """Cores with at least one allowed CPU, only the fast kind."""
-    if allowed is None:
-        return os.cpu_count() or 1
-    fast = _fast_cpus(allowed, cpus)
+def _sysctl(name: str) -> int | None:
+    """A number that macOS gives by name."""
+    if sys.platform != "darwin":
+        return None
+    import ctypes
+
+    value, size = ctypes.c_int32(), ctypes.c_size_t(4)
+    function = ctypes.CDLL(None).sysctlbyname
+    failed = function(name.encode(), ctypes.byref(value), ctypes.byref(size), None, 0)
+    return value.value if not failed and value.value > 0 else None
+
+
+def _num_cores(allowed: set[int], cpus: Path) -> int:
+    """Physical cores with one of the CPUs."""
     cores = set()
-    for cpu in fast:
+    for cpu in allowed:
         topology = cpus / f"cpu{cpu}" / "topology"
         siblings = read_text(topology / "core_cpus_list") or read_text(
             topology / "thread_siblings_list"

@@ -59,7 +59,7 @@ class LogHandler(logging.Handler):
     """The library's and uvicorn's own messages, as lines of the same log."""
 
     def __init__(self, lines: JsonLines) -> None:
-        super().__init__(logging.WARNING)
+        super().__init__(logging.INFO)
         self._lines = lines
 
     def emit(self, record: logging.LogRecord) -> None:

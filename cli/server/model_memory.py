@@ -15,7 +15,7 @@ def measure(source: str, engine: Mapping[str, Any]) -> MemoryNeed:
     from ...models.store import resolve
     from ...models.weights import Weights
     from ...runtime.footprint import memory_need
-    from ...runtime.load import configure
+    from ...runtime.sizing import configure
 
     others = ("chat_template", "seed", "lora")
     sizes = {name: value for name, value in engine.items() if name not in others}
@@ -64,8 +64,8 @@ class MemoryBudget:
         Alone on the machine, LLM() itself knows better: weights that do not fit are read again and
         again there, and the user is warned.
         """
-        wanted = need.private + need.weights
-        taken = sum(each.private + each.weights for _, each in loaded)
+        wanted = need.total
+        taken = sum(each.total for _, each in loaded)
         if self._limit is not None and wanted + taken > self._limit:
             raise ResourceError(self._refusal(name, need, loaded, taken, self._limit, "the limit"))
         if self._available is None or not loaded:
@@ -84,7 +84,7 @@ class MemoryBudget:
         whose: str,
     ) -> str:
         parts = (
-            f"{name} needs {size(need.private + need.weights)} (weights {size(need.weights)}, KV "
+            f"{name} needs {size(need.total)} (weights {size(need.weights)}, KV "
             f"cache {size(need.kv)}, activations {size(need.arena)})"
         )
         has = f"{whose} for all models is {size(most)}"

@@ -274,6 +274,8 @@ class Models:
         """Keyword arguments of LLM."""
         lora = self._settings.lora.get(offered.name)
         engine = {**self._settings.engine, **({"lora": lora} if lora else {})}
+        if self._settings.memory_limit is not None:  # each alone shrinks to what all may take
+            engine["memory_limit"] = self._settings.memory_limit
         # One --ctx-size for all: those with less room have what they have.
         return engine if len(self._names.all()) < 2 else fit_context(offered.source, engine)
 

@@ -281,8 +281,9 @@ def _sizes(config: "EngineConfig") -> str:
 
 def _log_to(lines: JsonLines) -> None:
     """Our warnings and faults, and uvicorn's, become lines of the log."""
-    handler = LogHandler(lines)
-    for name, level in ((__name__.split(".")[0], logging.WARNING), ("uvicorn", logging.ERROR)):
+    handler, root = LogHandler(lines), __name__.split(".")[0]
+    logging.getLogger(f"{root}.runtime.load").setLevel(logging.INFO)  # what models need
+    for name, level in ((root, logging.WARNING), ("uvicorn", logging.ERROR)):
         logger = logging.getLogger(name)
         logger.handlers[:] = [handler]
         logger.setLevel(level)

@@ -3,7 +3,6 @@
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 
 from .bits import bit_field
 from .blocks32 import NATURAL, CpuFormat

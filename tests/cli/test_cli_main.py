@@ -120,8 +120,8 @@ def test_traceback_for_those_who_ask(invoke, llm, monkeypatch) -> None:
 def test_broken_pipe_is_quiet(tmp_path) -> None:
     code = (
         "import sys\nfrom llamba.cli import main, doctor\n"
-        "doctor.examine = lambda: {str(i): 'x' * 100 for i in range(100000)}\n"
-        "sys.argv = ['llamba', 'doctor']\nmain.main()"
+        "doctor.examine = lambda: {'threads': 1} | {str(i): 'x' * 100 for i in range(100000)}\n"
+        "sys.argv = ['llamba', 'doctor', '--no-measure']\nmain.main()"
     )
     shell = f"'{sys.executable}' -c \"$CODE\" | head -1; echo ${{PIPESTATUS[0]}}"
     result = subprocess.run(

@@ -140,14 +140,14 @@ def test_tokenize(invoke, words) -> None:
 
 
 def test_doctor(invoke, store, monkeypatch) -> None:
-    value = json.loads(invoke("doctor", "--json").stdout)
+    value = json.loads(invoke("doctor", "--no-measure", "--json").stdout)
     assert value["threads"] >= 1
     assert value["models"] == "1 (3.0 MB)"
     assert "none compiled yet" in value["kernels"]
-    assert "threads" in invoke("doctor").stdout
+    assert "threads" in invoke("doctor", "--no-measure").stdout
     monkeypatch.setenv("LLAMBA_TARGET", "nonsense")
     from llamba.quant.target import target
 
     target.cache_clear()
-    assert "nonsense" in json.loads(invoke("doctor", "--json").stdout)["target"]
+    assert "nonsense" in json.loads(invoke("doctor", "--no-measure", "--json").stdout)["target"]
     target.cache_clear()

@@ -14,7 +14,7 @@ from llamba.runtime import llm as llm_module
 from llamba.runtime.adapter_set import AdapterSet
 from llamba.runtime.batch import Batch, Logits
 from llamba.runtime.config import EngineConfig
-from llamba.runtime.load import configure
+from llamba.runtime.sizing import configure
 
 STEP = 40
 

@@ -9,12 +9,13 @@ import pytest
 from llamba.errors import InvalidParameterError, ResourceError
 from llamba.models.gguf import GGUFFile
 from llamba.models.weights import Weights
-from llamba.runtime import load
+from llamba.runtime import footprint, sizing
 from llamba.runtime.cache import kv_bytes_per_page
 from llamba.runtime.config import EngineConfig
 from llamba.runtime.footprint import arena_bytes, memory_need
 from llamba.runtime.forward import build_program
-from llamba.runtime.load import configure
+from llamba.runtime.memory import RESERVE, TABLES
+from llamba.runtime.sizing import configure
 
 MB = 1 << 20
 SIZES = {"dim": 256, "ffn_dim": 512, "num_heads": 8, "num_kv_heads": 2, "head_dim": 32}
@@ -110,7 +111,7 @@ def test_sizes_from_the_free_memory(weights: Weights, monkeypatch: pytest.Monkey
     """Half of it for a context, a quarter for all sequences together."""
     page = kv_bytes_per_page(weights.hyperparameters)
     available: int | None = None
-    monkeypatch.setattr(load, "available_memory", lambda: available)
+    monkeypatch.setattr(sizing, "available_memory", lambda: available)
 
     def sizes(**options: Any) -> tuple[int, int]:
         config = configure(weights, num_threads=1, **options)
@@ -121,7 +122,8 @@ def test_sizes_from_the_free_memory(weights: Weights, monkeypatch: pytest.Monkey
     assert sizes(kv_tokens=64) == (4096, 64)
     assert sizes(kv_tokens=10**6) == (4096, 10**6)
     available = 128 * page * 4  # a quarter is one context
-    monkeypatch.setattr(load, "check_memory", lambda *_, **__: None)
+    monkeypatch.setattr(sizing, "check_memory", lambda *_, **__: None)
+    monkeypatch.setattr(sizing._Room, "comfortable", lambda *_: 0)
     assert sizes() == (4096, 4096)
     available = 192 * page * 4
     assert sizes() == (4096, 6144)
@@ -136,7 +138,7 @@ def test_sizes_from_the_free_memory(weights: Weights, monkeypatch: pytest.Monkey
 def test_too_large_a_pool_is_refused_with_numbers(
     weights: Weights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(load, "available_memory", lambda: 300 * MB)
+    monkeypatch.setattr(sizing, "available_memory", lambda: 300 * MB)
     with pytest.raises(ResourceError) as error:
         configure(weights, num_threads=1, kv_tokens=10**7)
     for part in ("kv_tokens=10000000 needs", "only 300 MB", "smaller kv_tokens (about", "q8_0"):
@@ -144,6 +146,56 @@ def test_too_large_a_pool_is_refused_with_numbers(
     with pytest.raises(ResourceError) as error:
         configure(weights, num_threads=1, kv_tokens=10**8, cache_type="q8_0")
     assert "q8_0" not in str(error.value)
-    monkeypatch.setattr(load, "available_memory", lambda: 130 * MB)
+    monkeypatch.setattr(sizing, "available_memory", lambda: 120 * MB)
     with pytest.raises(ResourceError, match="context_length=.*free memory or choose a smaller"):
         configure(weights, num_threads=1)
+
+
+def test_kv_gives_way_to_the_weights(
+    weights: Weights, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """First steps become smaller, then the pool, then the context; never what was asked for."""
+    page = kv_bytes_per_page(weights.hyperparameters)
+    mapped = 1 << 30
+    monkeypatch.setattr(weights.gguf, "num_bytes", mapped)
+    monkeypatch.setattr(footprint, "streamed_bytes", lambda _: mapped)
+    available = 0
+    monkeypatch.setattr(sizing, "available_memory", lambda: available)
+    arena = [
+        arena_bytes(weights, EngineConfig(context_length=4096, num_threads=1, max_tokens=n))
+        for n in (512, 256, 128)
+    ]
+
+    def sizes(**options: Any) -> tuple[int, int, int]:
+        config = configure(weights, num_threads=1, **options)
+        return config.max_tokens, config.context_length, config.kv_tokens
+
+    base = mapped + TABLES
+    available = base + arena[0] + 256 * page
+    assert sizes() == (512, 4096, 8192)
+    available = base + arena[0] + 192 * page
+    assert sizes() == (512, 4096, 6144)
+    available = base + arena[1] + 160 * page
+    assert sizes()[:2] == (256, 4096)
+    available = base + arena[2] + 100 * page
+    assert sizes()[1] == 2048 and "2048 instead of 4096" in caplog.text
+    assert sizes(context_length=3000)[1] == 3000
+    caplog.clear()
+    # That can't keep them in memory: the context stays as it is.
+    available = base - (mapped >> 1)
+    assert sizes() == (512, 4096, 8192) and "read from disk" in caplog.text
+
+
+def test_a_limit_counts_the_weights(weights: Weights, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sizing, "available_memory", lambda: None)
+    page = kv_bytes_per_page(weights.hyperparameters)
+    config = EngineConfig(context_length=4096, num_threads=1, max_tokens=128)
+    rest = memory_need(weights, config).total - 128 * page + RESERVE
+    assert configure(weights, num_threads=1, memory_limit=1 << 31).kv_tokens == 8192
+    small = configure(weights, num_threads=1, memory_limit=rest + 40 * page)
+    assert (small.context_length, small.max_tokens) == (1024, 128)
+    with pytest.raises(ResourceError, match="context_length=4096 needs .*higher memory_limit"):
+        configure(weights, num_threads=1, context_length=4096, memory_limit=rest + 40 * page)
+    for bad in (0, 1.5e9, "2G", True):
+        with pytest.raises(InvalidParameterError, match="memory_limit"):
+            configure(weights, memory_limit=bad)  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 import logging
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,23 @@ def test_efficiency_cores_are_left_out_arm(tree: Tree, monkeypatch: pytest.Monke
     for cpu, capacity in enumerate([400] * 4 + [870] * 3 + [1024]):
         tree.put(f"{CPU}/cpu{cpu}/cpu_capacity", f"{capacity}\n")
     assert default_num_threads(tree.root) == 4
+
+
+def test_cores_of_apple(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no affinity, and the kinds of cores have names."""
+    monkeypatch.setattr(threads, "_affinity", lambda: None)
+    monkeypatch.setattr(os, "cpu_count", lambda: 10)
+    levels = {"hw.physicalcpu": 10, "hw.perflevel0.physicalcpu": 6}
+    monkeypatch.setattr(threads, "_sysctl", levels.get)
+    assert default_num_threads() == 6 and default_num_threads(background=True) == 3
+    levels.clear()
+    assert default_num_threads() == 10
+
+
+def test_half_of_the_threads_in_the_background(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    for cpus, expected in ((1, 1), (2, 1), (5, 2), (8, 4)):
+        affinity(monkeypatch, set(range(cpus)))
+        assert default_num_threads(tree.root, background=True) == expected
 
 
 def test_no_topology(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,18 +186,37 @@ def test_what_does_not_fit(caplog: pytest.LogCaptureFixture) -> None:
         check(500 * MB, "kv_tokens", " or less")
     with pytest.raises(ResourceError, match="smaller model"):
         check(100 * MB)
+    kept = replace(need, kept=True)  # read in, or locked: they are not mapped any more
+    with pytest.raises(ResourceError, match="900 MB for weights that are kept.*mlock out"):
+        check_memory(kept, 1000 * MB, setting="context_length", num_tokens=4096)
+    # Tables of which a row is looked up may be dropped.
+    check_memory(replace(need, streamed=MB), 1000 * MB, setting="kv_tokens", num_tokens=64)
 
 
-def test_context_length(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_over_the_limit() -> None:
+    need = MemoryNeed(weights=900 * MB, kv=800 * MB, arena=50 * MB)
+
+    def check(limit: int) -> None:
+        check_memory(need, None, setting="kv_tokens", num_tokens=4096, advice=" or X", limit=limit)
+
+    check(1878 * MB)
+    with pytest.raises(ResourceError) as error:
+        check(1600 * MB)
+    for part in ("900 MB", "kv_tokens=4096", "800 MB", "50 MB", "128 MB", "memory_limit=", "or X"):
+        assert part in str(error.value)
+    assert "(about 2656 fits)" in str(error.value) and "1878M or more" in str(error.value)
+    with pytest.raises(ResourceError, match=r"pass a higher memory_limit \(1091M or more\)"):
+        check(1000 * MB)
+
+
+def test_context_length() -> None:
     def choose(wanted: int | None, model: int, budget: int | None = None) -> int:
         return choose_context_length(wanted, model, kv_bytes_per_page=MB, budget=budget)
 
     assert choose(None, 2048) == 2048
     assert choose(None, 131072) == 8192
     assert choose(16384, 131072) == 16384
-    assert not caplog.records
     assert choose(None, 131072, budget=130 * MB) == 4096
-    assert "4096 instead of 8192" in caplog.text
     assert choose(None, 131072, budget=0) == 512
     assert choose(8192, 131072, budget=0) == 8192  # a wish is not changed silently
     for bad in (0, -1, 131073, 1.5, "1", True):
@@ -224,6 +261,10 @@ def test_engine_config() -> None:
         ("deterministic", None),
         ("prefix_cache", "yes"),
         ("cache_type", None),
+        ("mmap", 1),
+        ("mlock", "no"),
+        ("nice", 20),
+        ("background", None),
     ]:
         with pytest.raises(InvalidParameterError, match=f"{name}={bad!r}"):
             config(**{name: bad})

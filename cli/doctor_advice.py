@@ -1,0 +1,72 @@
+"""What `llamba doctor` advises: a sentence for everything that makes it slow here."""
+
+from collections.abc import Iterator
+from typing import Any
+
+# What the code for an instruction set lacks beside the best of its family, and what that costs:
+# prefill, in which arithmetic counts, more than decode, in which memory does.
+_ISA = {
+    "avx2": "no AVX-512 VNNI or AVX-VNNI: 8-bit products take two instructions instead of one; "
+    "prompts are read at half to two thirds of the speed of a CPU that has them",
+    "sse": "no AVX2: plain x86-64 kernels; expect a third of the speed",
+    "x86": "no AVX2: plain x86-64 kernels; expect a third of the speed",
+    "neon": "no dotprod: 8-bit products are put together from several instructions; expect half "
+    "of the speed of a CPU that has it, such as that of a Raspberry Pi 5",
+}
+_BUSY = 1.5  # times the cores: so many want to run
+
+
+def advice(found: dict[str, Any]) -> list[str]:
+    """Of `examine` and what was measured; nothing to say is [].
+
+    >>> advice({"threads": 2, "huge_pages": "never", "models": "1 (1 GB)"})
+    ['huge pages are off (never): decoding is up to a tenth faster with madvise or always']
+    """
+    return list(_all(found))
+
+
+def _all(found: dict[str, Any]) -> Iterator[str]:
+    model = found.get("model") or {}
+    if "because" in model:
+        yield f"limited by {model['limit']}: {model['because']}"
+    target = str(found.get("target", ""))
+    if target.startswith("none:"):
+        yield f"there are no kernels for this CPU ({target[6:]})"
+    isa = target.rpartition("kernels for ")[2].split(" ")[0]
+    if "kernels for" in target and isa in _ISA:
+        yield _ISA[isa]
+    load, threads = found.get("load"), found.get("threads") or 1
+    if load is not None and load > _BUSY * threads:
+        yield (
+            f"the machine is busy (load {load:.1f} on {threads} cores): what is measured is too "
+            "low, and answers are slow until the others are done"
+        )
+    why = found.get("why") or {}
+    if why.get("quota", "none") != "none":
+        yield f"a control group limits the CPU to {why['quota']}: more threads would only wait"
+    yield from _of_the_machine(found)
+    for where, disk in (("the cache", found.get("disk")), ("the model", model.get("file_system"))):
+        if disk and "slow" in disk:
+            yield (
+                f"{where} lies on {disk['kind']}, {disk['slow']}: the first load is slow, and "
+                "every one if memory does not hold the model (LLAMBA_CACHE moves the cache)"
+            )
+
+
+def _of_the_machine(found: dict[str, Any]) -> Iterator[str]:
+    clocks, heat = found.get("clocks") or {}, found.get("heat") or {}
+    if clocks.get("held down"):
+        held = ", ".join(str(v) for k, v in clocks.items() if k != "held down")
+        yield (
+            f"the clock is held down ({held}): "
+            "`echo performance | sudo tee /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor`"
+        )
+    if "throttled" in heat:
+        yield f"the CPU slows itself down ({heat['throttled']}): cooling, or a stronger supply"
+    power = str(found.get("power") or "")
+    if power.startswith("battery") or "low-power" in power:
+        yield f"it runs on {power}: clocks are lower than on mains"
+    if found.get("huge_pages") == "never":
+        yield "huge pages are off (never): decoding is up to a tenth faster with madvise or always"
+    for folder, room in (found.get("groups") or {}).items():
+        yield f"the control group {folder} limits memory: {room}"

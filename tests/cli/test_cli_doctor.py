@@ -1,0 +1,130 @@
+"""`llamba doctor`: facts from fake trees of /proc and /sys, what it measures, what it advises."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llamba.cli import doctor_machine as machine
+from llamba.cli.doctor_advice import advice
+from llamba.cli.doctor_speed import bytes_per_token, limits
+from llamba.models.gguf import GGUFFile
+from llamba.models.weights import Weights
+
+CPU = "sys/devices/system/cpu"
+
+
+@pytest.fixture
+def put(tmp_path: Path) -> Callable[[str, str], None]:
+    def write(path: str, text: str) -> None:
+        target = tmp_path / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text)
+
+    return write
+
+
+def test_clocks_that_are_held_down(put: Callable[[str, str], None], tmp_path: Path) -> None:
+    assert machine.clocks(tmp_path) == {}
+    for name, value in (
+        ("scaling_governor", "powersave\n"),
+        ("scaling_driver", "cpufreq-dt\n"),
+        ("cpuinfo_max_freq", "2400000\n"),
+        ("scaling_max_freq", "2400000\n"),
+    ):
+        put(f"{CPU}/cpu0/cpufreq/{name}", value)
+    found = machine.clocks(tmp_path)
+    assert found["governor"] == "powersave (cpufreq-dt)" and found["held down"]
+    assert found["clock"] == "up to 2.40 of 2.40 GHz"
+    assert "scaling_governor" in "".join(advice({"clocks": found}))
+    put(f"{CPU}/cpu0/cpufreq/scaling_driver", "intel_pstate\n")
+    assert "held down" not in machine.clocks(tmp_path)
+    put(f"{CPU}/cpu0/cpufreq/scaling_max_freq", "1500000\n")
+    assert machine.clocks(tmp_path)["held down"]
+
+
+def test_heat(
+    put: Callable[[str, str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine.shutil, "which", lambda _: None)
+    assert machine.heat(tmp_path) == {}
+    put("sys/class/thermal/thermal_zone0/temp", "81500\n")
+    put(f"{CPU}/cpu3/thermal_throttle/core_throttle_count", "7\n")
+    found = machine.heat(tmp_path)
+    assert found == {"temperature": "82 C", "throttled": "7 times since the start"}
+    assert "slows itself down" in "".join(advice({"heat": found}))
+    monkeypatch.setattr(machine.shutil, "which", lambda _: "/usr/bin/vcgencmd")
+    monkeypatch.setattr(machine, "_vcgencmd", lambda: "throttled=0x1\n")
+    assert machine.heat(tmp_path)["throttled"] == "the voltage is too low"
+    assert machine.pi_throttling("") == machine.pi_throttling("throttled=0x0\n") == []
+    assert machine.pi_throttling("VCHI initialization failed") == []
+
+
+def test_where_things_lie(put: Callable[[str, str], None], tmp_path: Path) -> None:
+    put(
+        "proc/self/mountinfo",
+        "22 1 179:2 / / rw shared:1 - ext4 /dev/mmcblk0p2 rw\n"
+        f"30 22 0:40 / {tmp_path}/nas rw - nfs4 server:/x rw\n"
+        f"31 22 8:1 / {tmp_path}/disk rw - xfs /dev/sda1 rw\n",
+    )
+    put("sys/block/mmcblk0/device/type", "SD\n")
+    put("sys/block/sda/queue/rotational", "1\n")
+    for folder, kind, slow in (
+        ("nas/models", "nfs4", "network"),
+        ("disk", "xfs", "spinning"),
+        ("home/pi", "ext4", "SD card"),
+    ):
+        (tmp_path / folder).mkdir(parents=True)
+        found = machine.file_system(tmp_path / folder / "not there yet", tmp_path)
+        assert found["kind"] == kind and slow in found["slow"]
+        assert "first load is slow" in "".join(advice({"disk": found}))
+    put("sys/block/mmcblk0/device/type", "MMC\n")
+    assert machine.file_system(tmp_path / "home", tmp_path) == {"kind": "ext4"}
+
+
+def test_power_pages_and_groups(put: Callable[[str, str], None], tmp_path: Path) -> None:
+    assert machine.power(tmp_path) is None and machine.huge_pages(tmp_path) is None
+    put("sys/class/power_supply/AC/type", "Mains\n")
+    put("sys/class/power_supply/AC/online", "0\n")
+    put("sys/firmware/acpi/platform_profile", "low-power\n")
+    assert machine.power(tmp_path) == "battery, profile low-power"
+    put("sys/class/power_supply/AC/online", "1\n")
+    assert machine.power(tmp_path) == "mains, profile low-power"
+    put("sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]\n")
+    assert machine.huge_pages(tmp_path) == "never"
+    put("proc/self/cgroup", "0::/\n")
+    put("sys/fs/cgroup/memory.max", "1000000000\n")
+    put("sys/fs/cgroup/memory.current", "400000000\n")
+    groups = machine.memory_groups(tmp_path)
+    assert list(groups.values()) == ["600.0 MB left"]
+    assert "limits memory: 600.0 MB" in "".join(advice({"groups": groups}))
+
+
+def test_what_limits() -> None:
+    run: dict[str, Any] = {"of_ceiling": 0.8, "waiting": 0.1, "disk_reads_per_token": 0.0}
+    assert limits(run)[0] == "memory"
+    assert limits(run | {"of_ceiling": 0.3})[0] == "arithmetic"
+    assert limits(run | {"waiting": 0.5})[0] == "threads waiting"
+    assert limits(run | {"waiting": 0.5, "disk_reads_per_token": 2.0})[0] == "disk"
+
+
+def test_advice_about_the_target() -> None:
+    assert advice({"target": "znver4, kernels for avx512vnni"}) == []
+    assert "AVX-512" in advice({"target": "haswell, kernels for avx2"})[0]
+    assert "no kernels" in advice({"target": "none: this CPU lacks everything"})[0]
+    assert "busy" in advice({"load": 9.0, "threads": 2})[0]
+    assert "2.5 CPUs" in advice({"why": {"quota": "2.5 CPUs"}})[0]
+
+
+def test_a_token_reads_the_experts_that_it_uses(tiny_gguf: Callable[..., Path]) -> None:
+    with GGUFFile.open(tiny_gguf(architecture="llama")) as gguf:
+        dense = bytes_per_token(Weights.open(gguf))
+        table = gguf.tensors["token_embd.weight"].num_bytes
+        least = gguf.num_bytes - table if "output.weight" in gguf.tensors else 0
+        assert 0 < dense <= gguf.num_bytes and (not least or dense < gguf.num_bytes)
+
+
+def test_bad_numbers_of_threads(invoke: Callable[..., Any]) -> None:
+    result = invoke("doctor", "--no-measure", "-t", "0")
+    assert result.exit_code == 2 and "--threads 0" in result.stderr
