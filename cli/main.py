@@ -26,7 +26,7 @@ COMMANDS = {
     "rerank": "Sort documents by how well they fit a query.",
     "tokenize": "Show the tokens of a text.",
     "bench": "Measure prefill and decode speed, as llama-bench does.",
-    "doctor": "Show what llamba found on this machine.",
+    "doctor": "Show what llamba found on this machine, and why it is slow.",
 }
 
 EPILOG = """\b
