@@ -27,7 +27,7 @@ COMMANDS = {
     "tokenize": "Show the tokens of a text.",
     "bench": "Measure prefill and decode speed, as llama-bench does.",
     "kernels": "Compile ahead what models need: for an image, or for all users.",
-    "doctor": "Show what llamba found on this machine.",
+    "doctor": "Show what llamba found on this machine, and why it is slow.",
 }
 
 EPILOG = """\b
