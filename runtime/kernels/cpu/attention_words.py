@@ -2,8 +2,7 @@
 
 As in attention_lanes.py, LANES query positions lie side by side and the softmax is online. But a
 tile of TILE keys is rounded once for up to _QUERIES positions of a sequence, and a query's weights,
-powers of 2, are integers next to the largest in the tile. What a query gets depends neither on the
-other blocks nor on how many share its tile.
+powers of 2, are integers next to the largest in the tile.
 """
 
 from typing import Any
@@ -225,9 +224,16 @@ def _make(kv: KvType) -> Any:
                         out += value_dim * _VECTOR
                         state += _STATE
                     next_block += 1
+                # A tile is rounded by all of its positions that the step's sequence has: so what a
+                # query gets depends neither on which blocks share it nor on the threads.
+                end, block = high, next_block
+                while block < blocks and load_i64(tables_at + 8 * block * LANES) == tables:
+                    _, _, _, far = seen_by_block(op, step, block)
+                    end = max(end, far)
+                    block += 1
                 for at in range(low // TILE * TILE, high + 1, TILE):
-                    # Slots behind the last position seen hold what somebody left, maybe a NaN.
-                    written = min(TILE, high + 1 - at)
+                    # Slots behind the last position hold what somebody left, maybe a NaN.
+                    written = min(TILE, end + 1 - at)
                     table = tables + at // PAGE * 4
                     source = pages + load_i32(table) * page_bytes
                     widen_keys(source, wide, key_room)
