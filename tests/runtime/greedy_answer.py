@@ -1,7 +1,7 @@
 """A model's greedy answer, from a process of its own: another target's, or an emulated CPU's.
 
-Arguments: the model's path, the prompt's ids as JSON, how many tokens. Prints JSON: for each token
-(id, its log-probability, the second one's).
+Arguments: the model's path, the prompt's ids as JSON, how many tokens, "int8" or "float32". Prints
+JSON: for each token (id, its log-probability, the second one's).
 """
 
 import json
@@ -16,9 +16,12 @@ from llamba.runtime.forward import build_program
 from llamba.runtime.kernels.reference import log_softmax
 
 
-def greedy(path: str, prompt: list[int], count: int) -> list[tuple[int, float, float]]:
+def greedy(
+    path: str, prompt: list[int], count: int, activations: str
+) -> list[tuple[int, float, float]]:
     """`count` tokens after a prompt."""
-    program = build_program(Weights.open(GGUFFile.open(path)), num_pages=4, num_threads=2)
+    weights = Weights.open(GGUFFile.open(path))
+    program = build_program(weights, num_pages=4, num_threads=2, activations=activations)
     ids, start, answer = prompt, 0, []
     try:
         for _ in range(count):
@@ -35,4 +38,5 @@ def greedy(path: str, prompt: list[int], count: int) -> list[tuple[int, float, f
 
 
 if __name__ == "__main__":
-    print(json.dumps(greedy(sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3]))))
+    path, prompt, count, activations = sys.argv[1:]
+    print(json.dumps(greedy(path, json.loads(prompt), int(count), activations)))

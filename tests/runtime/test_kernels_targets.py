@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,6 +47,11 @@ pytestmark = [
 emulated = pytest.mark.skipif(not shutil.which(QEMU), reason=f"{QEMU} is not installed")
 
 
+def slow(*values: str) -> Any:
+    """Parameters that only a thorough run needs."""
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 # ---- the same tests ----------------------------------------------------------------------------
 def cases(file: str, *tests: str) -> list[str]:
     return [f"{file}::{test}" for test in tests]
@@ -64,8 +70,8 @@ FEW_TESTS = [
     *(f"{ATTENTION}::test_decode[{kv}-3-64]" for kv in KV),
     *(f"{ATTENTION}::test_prefill[{kv}-3-64]" for kv in KV),
     *cases(ACTIVATIONS, "test_activate", "test_quantization_at_the_limits"),
-    "runtime/test_fast_path.py::test_smollm2",
 ]
+FAST_PATH = "runtime/test_fast_path.py::test_smollm2"
 MIXED = [
     # Whole programs of mixed formats, in every layout.
     *(
@@ -75,11 +81,11 @@ MIXED = [
     ),
     f"{PROGRAM}::test_chunks_and_single_tokens",
 ]
-ALL_TESTS = [
-    *(FORMATS, "quant/test_cpu_edges.py", ACTIVATIONS, ATTENTION),
-    *MIXED,
-    "runtime/test_fast_path.py::test_smollm2",
-]
+ALL_TESTS = [FORMATS, "quant/test_cpu_edges.py", ACTIVATIONS, ATTENTION, *MIXED]
+# Targets without a fused multiply-add round otherwise, so that some activations become another
+# int8. Seven prompts, whose median the fast path's test takes, are too few to tell that from worse:
+# 0.105 there, but over 975 positions 0.102 with either rounding (standard error 0.002).
+ROUNDED_TWICE = ("x86-64", "x86-64-v2")
 # What FEW_TESTS load, to be compiled at once: each test by itself would start its own compilers.
 FEW_KERNELS = [
     *(f"matmul:matmul_rows_{n}" for n in ("q5_0", "q8_0", "q4_k", "iq4_xs", "mxfp4", "iq2_xs")),
@@ -88,12 +94,8 @@ FEW_KERNELS = [
     *(f"attention:attention_rows_3_{kv}" for kv in KV),
     *(f"attention_lanes:attention_lanes_{kv}" for kv in KV),
     *(f"attention_words:attention_words_{kv}" for kv in KV),
-    *(f"rope:rope_{layout}_{kv}" for layout in ("rows", "lanes") for kv in KV),
-    *("rope:rope_table_lanes", "attention_combine:combine_rows", "attention_combine:combine_lanes"),
-    *("activation:activate_rows", "activation:activate_lanes", "norm:norm_rows", "norm:norm_lanes"),
-    *("gather:gather_rows", "gather:gather_lanes", "interpreter:run_program"),
-    *("embedding:embed_rows_f16", "embedding:embed_rows_q8_0", "embedding:embed_lanes_q8_0"),
-    *("matmul:matmul_rows_q4_1", "matmul_lanes:matmul_lanes_q4_1", "matmul_few:matmul_few4_q4_1"),
+    *("attention_combine:combine_rows", "attention_combine:combine_lanes"),
+    *("activation:activate_rows", "activation:activate_lanes", "embedding:embed_rows_f16"),
 ]
 
 
@@ -135,19 +137,19 @@ def needs(name: str) -> None:
 def test_some_tests(name: str) -> None:
     needs(name)
     jit.build(full_names(FEW_KERNELS), wanted=named(name))
-    run_tests(name, FEW_TESTS, 100)
+    run_tests(name, [*FEW_TESTS, *(MIXED if name == "x86-64-v2" else [])], 100)
 
 
 def test_all_tests_on_avx2() -> None:
     needs("avx2")
-    run_tests("avx2", ALL_TESTS, 200)
+    run_tests("avx2", [*ALL_TESTS, FAST_PATH], 200)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["x86-64", "x86-64-v2", "avx512bw", "avxvnni"])
 def test_all_tests(name: str) -> None:
     needs(name)
-    run_tests(name, ALL_TESTS, 200)
+    run_tests(name, [*ALL_TESTS, *([] if name in ROUNDED_TWICE else [FAST_PATH])], 200)
 
 
 # ---- a whole answer ----------------------------------------------------------------------------
@@ -160,34 +162,36 @@ def ask(shared: Path, model_path: Path) -> Ask:
     golden = json.loads((shared / "open" / "variants_smollm2-135m.json").read_text())
     prompt = next(c["prompt_ids"] for c in golden["cases"] if c["name"] == "chat")
 
-    def answer(wanted: str, count: int, cpu: str = "") -> Answer:
+    def answer(wanted: str, count: int, activations: str, cpu: str = "") -> Answer:
         script = str(Path(__file__).with_name("greedy_answer.py"))
-        done = python(wanted, script, str(model_path), json.dumps(prompt), str(count), cpu=cpu)
+        arguments = [script, str(model_path), json.dumps(prompt), str(count), activations]
+        done = python(wanted, *arguments, cpu=cpu)
         assert done.returncode == 0, done.stderr[-2000:]
         return json.loads(done.stdout)
 
     return answer
 
 
-def assert_same_answer(there: Answer, here: Answer) -> None:
-    """Until two tokens are nearly alike."""
-    for number, (a, b) in enumerate(zip(there, here, strict=True)):
-        assert a[1] == pytest.approx(b[1], abs=0.02)
-        if a[0] != b[0]:
-            assert abs(b[1] - b[2]) < 0.02, number
-            return
-
-
 @pytest.mark.model("smollm2")
-@pytest.mark.parametrize("name", ["x86-64", "x86-64-v2", "avx2", "avx512bw", "avxvnni"])
+@pytest.mark.parametrize(
+    "name", ["x86-64-v2", "avx2", *(slow(n) for n in ("x86-64", "avx512bw", "avxvnni"))]
+)
 def test_a_greedy_answer(ask: Ask, name: str) -> None:
+    """The same as from this machine's own kernels, until two tokens are nearly alike."""
     needs(name)
-    assert_same_answer(ask(name, 32), ask("", 32))
+    there, here = ask(name, 32, "float32"), ask("", 32, "float32")
+    for number, (a, b) in enumerate(zip(there, here, strict=True)):
+        assert a[1] == pytest.approx(b[1], abs=0.01)
+        if a[0] != b[0]:
+            assert abs(b[1] - b[2]) < 0.01, number
+            return
 
 
 # ---- emulated CPUs -----------------------------------------------------------------------------
 @emulated
-@pytest.mark.parametrize(("cpu", "isa"), [("Nehalem", "sse4"), ("SandyBridge", "sse4")])
+@pytest.mark.parametrize(
+    ("cpu", "isa"), [("Nehalem", "sse4"), slow("SandyBridge", "sse4"), slow("Haswell", "avx2")]
+)
 def test_an_old_cpu_is_recognized(cpu: str, isa: str) -> None:
     done = python("", "-c", "from llamba.quant.target import target; print(target().isa)", cpu=cpu)
     assert done.stdout.split() == [isa], done.stderr
@@ -211,23 +215,18 @@ def test_an_old_cpu_refuses_what_it_cannot_run(cpu: str, wanted: str) -> None:
 @pytest.mark.model("smollm2")
 @pytest.mark.parametrize(
     ("cpu", "name"),
-    [
-        ("Nehalem", "x86-64-v2"),
-        pytest.param("Nehalem", "x86-64", marks=pytest.mark.slow),
-        pytest.param("Haswell", "avx2", marks=pytest.mark.slow),
-    ],
+    [("Nehalem", "x86-64-v2"), slow("Nehalem", "x86-64"), slow("Haswell", "avx2")],
 )
 def test_an_answer_of_an_old_cpu(ask: Ask, cpu: str, name: str) -> None:
-    """From kernels compiled here: Numba would take minutes there."""
-    here = ask(name, 4)
-    assert_same_answer(ask(name, 4, cpu=cpu), here)
+    """To the bit what the same code says here, where it is compiled: Numba would take minutes."""
+    here = ask(name, 4, "int8")
+    assert ask(name, 4, "int8", cpu=cpu) == here
 
 
 # ---- the machine code --------------------------------------------------------------------------
 SOME = [
     *(f"matmul:matmul_rows_{name}" for name in ("q4_k", "q8_0", "iq2_xs")),
-    "matmul_lanes:matmul_lanes_q4_k",
-    *("attention:attention_rows_3_f16", "attention_lanes:attention_lanes_q8_0"),
+    *("matmul_lanes:matmul_lanes_q4_k", "attention:attention_rows_3_f16"),
     "attention_words:attention_words_f16",
     *("activation:activate_rows", "embedding:embed_rows_f16"),
 ]
