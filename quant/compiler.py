@@ -85,20 +85,19 @@ def _machine(wanted: Target) -> Any:
         cpu=wanted.cpu,
         features=wanted.features,
         opt=3,
-        reloc="default",
-        codemodel=_code_model(wanted),
+        reloc="pic" if _near(wanted) else "default",
+        codemodel="small" if _near(wanted) else "jitdefault",
         jit=True,
     )
 
 
-def _code_model(wanted: Target) -> str:
-    """How far code may be from its constants.
+def _near(wanted: Target) -> bool:
+    """Whether code may name its constants by their distance.
 
-    ARM64's model for code that lies anywhere takes four instructions to name a constant, in inner
-    loops too. ELF's sections are loaded into one block of memory there.
+    The model for code that lies anywhere takes an instruction (four on ARM64) more for each, in
+    inner loops too. ELF's sections are loaded into one block of memory (`jit._create_engine`).
     """
-    elf = sys.platform == "linux" or not wanted.is_host
-    return "small" if wanted.arch == "aarch64" and elf else "jitdefault"
+    return sys.platform == "linux" or not wanted.is_host
 
 
 def _leave_code_to_us() -> None:

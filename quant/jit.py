@@ -9,6 +9,7 @@ as fast. Loading object code takes LLVM alone (about 35 ms).
 
 import contextlib
 import os
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Lock
@@ -118,4 +119,6 @@ def _create_engine() -> Any:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     machine = llvm.Target.from_default_triple().create_target_machine(jit=True)
-    return llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+    # llvmlite's own memory manager keeps an object's sections together: code and its constants.
+    near = True if sys.platform == "linux" else None
+    return llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine, use_lmm=near)

@@ -4,10 +4,9 @@ Weights become unsigned bytes u with w = scale * u - minimum, where the minimum 
 (Q4_1, Q5_1) or offset * scale (Q4_0, Q5_0, Q8_0). So a row's dot product with activations
 a = a_scale * q is the sum over blocks of scale * a_scale * (u . q) - minimum * a_scale * sum(q).
 
-The 4 and 5 bit formats keep elements 0-15 in the low and 16-31 in the high nibbles. Four blocks at
-once then give one vector of low and one of high parts; the activations lie in the same order
-(`PAIR16`, see activations.py), so nothing is shuffled. IQ4_NL and MXFP4 look their 4 bits up in a
-table of values.
+The 4 and 5 bit formats keep elements 0-15 in the low and 16-31 in the high nibbles. 16 bytes twice,
+the second ones shifted, are a block in natural order, and so are its 32 fifth bits where a CPU has
+masks of a bit a byte (bits.py). IQ4_NL and MXFP4 look their 4 bits up in a table of values.
 """
 
 from collections.abc import Sequence
@@ -19,10 +18,13 @@ from numba.core import types
 
 from .floats import widen_code
 from .lookup import lookup
+from .pieces import add_where, gather, load_at, nibbles_of_twice, pairs, twice
 from .simd import (
     WIDE_BIAS,
     address,
     dot4,
+    fill,
+    fill_f32x16,
     fma_f32x8,
     fma_f32x16,
     inline,
@@ -35,7 +37,6 @@ from .simd import (
     shuffle,
     store_f32,
     store_i8x32,
-    sum_f32x8,
     sum_f32x16,
     to_f32x16,
     vec,
@@ -43,10 +44,12 @@ from .simd import (
     zero_f32x8,
     zero_f32x16,
 )
-from .vector import F16, F32, I8, I32, I64, Builder, Value, constant, declare, lanes, pointer
+from .vector import F16, F32, I8, I16, I32, Builder, Value, constant, declare, pointer
 
 # The orders of int8 activations within a row; see activations.py.
 NATURAL, PAIR32, PAIR16, FLOAT = 1, 2, 4, 8
+
+fill_f32x8 = fill("f32", 8)
 
 
 class CpuFormat(NamedTuple):
@@ -69,56 +72,45 @@ class CpuFormat(NamedTuple):
     dot_lanes: Any = None
 
 
-def _gather(b: Builder, at: Any, stride: int, count: int, kind: ir.Type, n: int) -> Value:
-    """`count` little vectors <n x kind>, `stride` bytes apart, side by side."""
-    parts = [
-        b.load(
-            pointer(b, b.add(at, ir.Constant(I64, i * stride))), align=1, typ=ir.VectorType(kind, n)
-        )
-        for i in range(count)
-    ]
-    while len(parts) > 1:
-        both = list(range(2 * parts[0].type.count))
-        parts = [lanes(b, parts[i], parts[i + 1], both) for i in range(0, len(parts), 2)]
-    return parts[0]
-
-
-def nibbles(
+def halves(
     block_bytes: int,
     first: int,
+    block: int,
     blocks: int,
+    of: int,
     high_bits: int | None,
     table: Sequence[int] | None = None,
-) -> tuple[Any, Any]:
-    """Intrinsics (low(at), high(at)): <16 * blocks x i8> of the two halves of `blocks` blocks.
+) -> Any:
+    """values(at): <32 * blocks x i8>, the unsigned values of 1 or 2 blocks in natural order.
 
-    `high_bits` is the offset of the 32 fifth bits in a block, or None; `table` what 4 bits mean.
+    They are those from `block` on of `of` blocks at the address. `high_bits` is the offset of the
+    32 fifth bits in a block, or None; `table` what 4 bits mean.
     """
-    kind = vec("i8", 16 * blocks)
+    kind = vec("i8", 32 * blocks)
 
-    def half(which: int) -> Any:
-        def code(b: Builder, sig: Any, args: Any) -> Value:
-            i8 = kind.llvm.element
-            at = args[0]
-            x = _gather(b, b.add(at, ir.Constant(I64, first)), block_bytes, blocks, i8, 16)
-            if which:
-                x = b.lshr(x, constant("i8", [4] * 16 * blocks))
-            else:
-                x = b.and_(x, constant("i8", [15] * 16 * blocks))
-            if table is not None:
-                return lookup(b, x, table)
-            if high_bits is None:
-                return x
-            bits = _gather(b, b.add(at, ir.Constant(I64, high_bits)), block_bytes, blocks, i8, 4)
-            order = [4 * k + 2 * which + j // 8 for k in range(blocks) for j in range(16)]
-            spread = lanes(b, bits, bits, order)
-            single = constant("i8", [1 << (j % 8) for j in range(16)] * blocks)
-            on = b.icmp_unsigned("!=", b.and_(spread, single), ir.Constant(kind.llvm, None))
-            return b.select(on, b.or_(x, constant("i8", [16] * 16 * blocks)), x)
+    def code(b: Builder, sig: Any, args: Any) -> Value:
+        at, end = args[0], of * block_bytes
+        x = twice(b, at, first + block * block_bytes, block_bytes, blocks, end)
+        x = nibbles_of_twice(b, x)
+        if table is not None:
+            return lookup(b, x, table)
+        if high_bits is None:
+            return x
+        words = [load_at(b, at, high_bits + block_bytes * (block + k), I32) for k in range(blocks)]
+        return add_where(b, x, words, 16)
 
-        return make(f"nibbles_{which}", 1, lambda a: kind(address), code)
+    return make("values", 1, lambda a: kind(address), code)
 
-    return half(0), half(1)
+
+def halves_at(block_bytes: int, offset: int, blocks: int) -> Any:
+    """halves_at(at): a float16 of each of 4, 2 or 1 blocks, twice: <8 x f32>, zeros behind."""
+    kind = vec("f32", 8)
+
+    def code(b: Builder, sig: Any, args: Any) -> Value:
+        words = pairs(b, args[0], block_bytes, blocks, offset, I16)
+        return widen_code(b, b.bitcast(words, ir.VectorType(F16, 8)))
+
+    return make("halves", 1, lambda a: kind(address), code)
 
 
 def headers(block_bytes: int, blocks: int) -> Any:
@@ -126,11 +118,7 @@ def headers(block_bytes: int, blocks: int) -> Any:
     kind = vec("f32", 2 * blocks)
 
     def code(b: Builder, sig: Any, args: Any) -> Value:
-        words = (
-            _gather(b, args[0], block_bytes, blocks, I32, 1)
-            if blocks > 1
-            else b.load(pointer(b, args[0]), align=1, typ=ir.VectorType(I32, 1))
-        )
+        words = gather(b, args[0], block_bytes, blocks, I32, 1)
         return widen_code(b, b.bitcast(words, ir.VectorType(F16, 2 * blocks)))
 
     return make("headers", 1, lambda a: kind(address), code)
@@ -150,16 +138,14 @@ def _powers(b: Builder, exponents: Value) -> Value:
 
 
 def powers(block_bytes: int, blocks: int) -> Any:
-    """powers(at) -> the power of two of each block's first byte, twice, as <2 * blocks x f32>."""
-    kind = vec("f32", 2 * blocks)
+    """powers(at): twice each block's scale, 2^(its first byte - 127), for both its halves.
+
+    What is behind is next to nothing.
+    """
+    kind = vec("f32", 8)
 
     def code(b: Builder, sig: Any, args: Any) -> Value:
-        if blocks > 1:
-            e = _gather(b, args[0], block_bytes, blocks, I8, 1)
-        else:
-            e = b.load(pointer(b, args[0]), align=1, typ=ir.VectorType(I8, 1))
-        power = _powers(b, e)
-        return lanes(b, power, power, [k for k in range(blocks) for _ in range(2)])
+        return _powers(b, pairs(b, args[0], block_bytes, blocks, 0, I8))
 
     return make("powers", 1, lambda a: kind(address), code)
 
@@ -187,79 +173,89 @@ def make_nibble_format(
     """
     shifted = None if table is None else [v + offset for v in table]
     wide = shifted is not None and max(shifted) > 127
-    low4, high4 = nibbles(block_bytes, first, 4, high_bits, shifted)
-    low2, high2 = nibbles(block_bytes, first, 2, high_bits, shifted)
-    low1, high1 = nibbles(block_bytes, first, 1, high_bits, shifted)
-    head4, head2, head1 = ((powers if exponent else headers)(block_bytes, n) for n in (4, 2, 1))
-    dot_x16, dot_x8, dot_x4 = (dot4(n, wide=wide) for n in (16, 8, 4))
-    zero_i32x16, zero_i32x8, zero_i32x4 = zero("i32", 16), zero("i32", 8), zero("i32", 4)
+    values1, first_of_4, last_of_4 = (
+        halves(block_bytes, first, *which, high_bits, shifted)
+        for which in ((0, 1, 1), (0, 2, 4), (2, 2, 4))
+    )
+    if exponent:
+        scales4, scales1 = (powers(block_bytes, n) for n in (4, 1))
+    else:
+        scales4, scales1 = (halves_at(block_bytes, 0, n) for n in (4, 1))
+    if minimum:
+        minima4, minima1 = (halves_at(block_bytes, 2, n) for n in (4, 1))
+    else:
+        minima4, minima1 = scales4, scales1
+    dot_x16, dot_x8 = (dot4(n, wide=wide) for n in (16, 8))
+    zero_i32x16, zero_i32x8 = zero("i32", 16), zero("i32", 8)
+    load2, zero2 = load("f32", 2), zero("f32", 2)
 
-    # Activation scales of 8 groups of 16, to the lanes of the low and the high halves.
-    even4 = shuffle("f32", 8, [2 * (j // 4) for j in range(16)])
-    odd4 = shuffle("f32", 8, [2 * (j // 4) + 1 for j in range(16)])
-    # A header is a scale and a minimum: either of them for both halves of a block.
-    pairs_scale4 = shuffle("f32", 8, [2 * (j // 2) for j in range(8)])
-    pairs_minimum4 = shuffle("f32", 8, [2 * (j // 2) + 1 for j in range(8)])
-    widen2 = shuffle("f32", 4, list(range(4)) + [4] * 4)
+    # Scales of four 16-groups to the four lanes of each.
+    first_four = shuffle("f32", 8, [j // 4 for j in range(16)])
+    last_four = shuffle("f32", 8, [4 + j // 4 for j in range(16)])
+    without_4 = shuffle("f32", 8, [8] * 4 + [4, 5, 6, 7])
+    without_6 = shuffle("f32", 8, [8] * 6 + [6, 7])
     widen1 = shuffle("f32", 2, [0, 1, 2, 2, 2, 2, 2, 2])
     low_half = shuffle("i32", 8, list(range(8)) + [8] * 8)
-    low_quarter = shuffle("i32", 4, list(range(4)) + [4] * 12)
-    load2, load4 = load("f32", 2), load("f32", 4)
-    load_i8x16 = load("i8", 16)
-    zero4, zero2 = zero("f32", 4), zero("f32", 2)
-    pick = pairs_minimum4 if minimum else pairs_scale4
-    # Powers are twice the scale.
-    left = offset - WIDE_BIAS if wide else offset
-    factor, half = np.float32(left / 2 if exponent else left), np.float32(0.5)
+    widen8 = shuffle("f32", 8, list(range(8)) + [8] * 8)
+    negative = np.float32((WIDE_BIAS if wide else 0) - offset)
+    half = np.float32(0.5)  # powers are twice the scale
 
     @inline
-    def step(h, low, high, q_scale, sums, acc, more, accm):
-        s = pairs_scale4(h, h) * q_scale
-        acc = fma_f32x16(to_f32x16(low), even4(s, s), acc)
-        more = fma_f32x16(to_f32x16(high), odd4(s, s), more)
-        return acc, more, fma_f32x8(pick(h, h), sums, accm)
+    def finish(acc, accm):
+        if not minimum:
+            accm = accm * fill_f32x8(negative)
+        acc = acc + widen8(accm, zero_f32x8())
+        return acc * fill_f32x16(half) if exponent else acc
 
     @inline
-    def dot_row(w, groups, q, scale, sums):
+    def dot_lanes(w, groups, q, scale, sums):
         acc, more, accm = zero_f32x16(), zero_f32x16(), zero_f32x8()
         for _ in range(groups >> 2):
-            low = dot_x16(zero_i32x16(), low4(w), load_i8x64(q))
-            high = dot_x16(zero_i32x16(), high4(w), load_i8x64(q + 64))
-            qs, su = load_f32x8(scale), load_f32x8(sums)
-            acc, more, accm = step(head4(w), low, high, qs, su, acc, more, accm)
+            s = scales4(w) * load_f32x8(scale)
+            d = dot_x16(zero_i32x16(), first_of_4(w), load_i8x64(q))
+            e = dot_x16(zero_i32x16(), last_of_4(w), load_i8x64(q + 64))
+            acc = fma_f32x16(to_f32x16(d), first_four(s, s), acc)
+            more = fma_f32x16(to_f32x16(e), last_four(s, s), more)
+            accm = fma_f32x8(minima4(w), load_f32x8(sums), accm)
             w += 4 * block_bytes
             q += 128
             scale += 32
             sums += 32
+        if groups < 4:
+            for _ in range(groups):
+                s = scales1(w) * widen1(load2(scale), zero2())
+                d = low_half(dot_x8(zero_i32x8(), values1(w), load_i8x32(q)), zero_i32x8())
+                more = fma_f32x16(to_f32x16(d), first_four(s, s), more)
+                accm = fma_f32x8(minima1(w), widen1(load2(sums), zero2()), accm)
+                w += block_bytes
+                q += 32
+                scale += 8
+                sums += 8
+            return finish(acc + more, accm)
+        # What is left are the last of four blocks that begin before it.
         if groups & 2:
-            low = low_half(dot_x8(zero_i32x8(), low2(w), load_i8x32(q)), zero_i32x8())
-            high = low_half(dot_x8(zero_i32x8(), high2(w), load_i8x32(q + 32)), zero_i32x8())
-            h = widen2(head2(w), zero4())
-            qs, su = widen2(load4(scale), zero4()), widen2(load4(sums), zero4())
-            acc, more, accm = step(h, low, high, qs, su, acc, more, accm)
+            s = scales4(w - 2 * block_bytes) * load_f32x8(scale - 16)
+            d = dot_x16(zero_i32x16(), last_of_4(w - 2 * block_bytes), load_i8x64(q))
+            acc = fma_f32x16(to_f32x16(d), last_four(s, s), acc)
+            m = without_4(load_f32x8(sums - 16), zero_f32x8())
+            accm = fma_f32x8(minima4(w - 2 * block_bytes), m, accm)
             w += 2 * block_bytes
             q += 64
             scale += 16
             sums += 16
         if groups & 1:
-            low = low_quarter(dot_x4(zero_i32x4(), low1(w), load_i8x16(q)), zero_i32x4())
-            high = low_quarter(dot_x4(zero_i32x4(), high1(w), load_i8x16(q + 16)), zero_i32x4())
-            h = widen1(head1(w), zero2())
-            qs, su = widen1(load2(scale), zero2()), widen1(load2(sums), zero2())
-            acc, more, accm = step(h, low, high, qs, su, acc, more, accm)
-        total = sum_f32x16(acc + more)
-        if exponent:
-            total = half * total
-        if minimum:
-            return total + sum_f32x8(accm)
-        return total - factor * sum_f32x8(accm)
-
-    natural = shuffle("i8", 16, list(range(32)))
+            s = scales4(w - 3 * block_bytes)
+            s = s * without_6(load_f32x8(scale - 24), zero_f32x8())
+            d = dot_x16(zero_i32x16(), last_of_4(w - 3 * block_bytes), load_i8x64(q - 32))
+            more = fma_f32x16(to_f32x16(d), last_four(s, s), more)
+            m = without_6(load_f32x8(sums - 24), zero_f32x8())
+            accm = fma_f32x8(minima4(w - 3 * block_bytes), m, accm)
+        return finish(acc + more, accm)
 
     @inline
     def unpack_row(w, groups, u, stride, scale, minima):
         for _ in range(groups):
-            store_i8x32(u, natural(low1(w), high1(w)))
+            store_i8x32(u, values1(w))
             store_f32(scale, half * load_power(w) if exponent else load_f16(w))
             if minimum:
                 store_f32(minima, -load_f16(w + 2))
@@ -268,4 +264,8 @@ def make_nibble_format(
             scale += 4
             minima += 4
 
-    return CpuFormat(dot_row, unpack_row, PAIR16, offset, 32, wide, 8 * block_bytes)
+    @inline
+    def dot_row(w, groups, q, scale, sums):
+        return sum_f32x16(dot_lanes(w, groups, q, scale, sums))
+
+    return CpuFormat(dot_row, unpack_row, NATURAL, offset, 32, wide, 8 * block_bytes, dot_lanes)

@@ -127,10 +127,10 @@ SPLIT_PAGES = 16
 # The order of int8 activations that a format's decode kernel reads (quant/cpu/activations.py).
 NATURAL, PAIR32, PAIR16, FLOAT = 1, 2, 4, 8
 ACTIVATION_ORDER = {
-    "q4_0": PAIR16,
-    "q4_1": PAIR16,
-    "q5_0": PAIR16,
-    "q5_1": PAIR16,
+    "q4_0": NATURAL,
+    "q4_1": NATURAL,
+    "q5_0": NATURAL,
+    "q5_1": NATURAL,
     "q8_0": NATURAL,
     "q4_k": PAIR32,
     "q5_k": PAIR32,
@@ -146,9 +146,9 @@ ACTIVATION_ORDER = {
     "tq2_0": NATURAL,
     "q2_k": NATURAL,
     "q3_k": NATURAL,
-    "iq4_nl": PAIR16,
+    "iq4_nl": NATURAL,
     "iq4_xs": PAIR16,
-    "mxfp4": PAIR16,
+    "mxfp4": NATURAL,
 }
 
 PAGE = 32  # KV positions in a page
