@@ -28,7 +28,7 @@ class Crowding:
         self._trying = False
 
     def ran(self, seconds: float, waited: float) -> None:
-        """Note a step: how long it took, and the largest share of it that a thread waited."""
+        """Note a step: how long it took, and the share of it that threads waited for the last."""
         self._seconds += seconds
         self._waited += seconds * waited
         if self._seconds >= _WINDOW_S and self._waited > _CROWDED * self._seconds:
