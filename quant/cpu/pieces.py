@@ -10,7 +10,7 @@ from llvmlite import ir
 
 from ..target import target
 from .simd import ISA
-from .vector import I8, I32, I64, Builder, Value, constant, declare, lanes, pointer
+from .vector import I8, I16, I32, I64, Builder, Value, constant, declare, lanes, pointer
 
 I1 = ir.IntType(1)
 
@@ -100,7 +100,7 @@ def pairs(b: Builder, at: Value, stride: int, blocks: int, offset: int, kind: ir
 
     Two blocks have the 32 bytes that may be loaded at once, since one has at least 16.
     """
-    size = kind.width // 8
+    size = 2 if kind == I16 else 1
     if blocks == 1:
         one = load_at(b, at, offset, ir.VectorType(kind, 1))
         return lanes(b, one, ir.Constant(one.type, None), [0, 0] + [1] * 6)
