@@ -8,13 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from .elf import is_elf, read_object
+from .elf_loader import ALLOWED
 from .kernel_cache import symbol, write_object
-from .object_code import undefined_symbols
 from .target import Target, target
-
-# What object code may call outside itself: LLVM's own library calls the yield in the barrier,
-# and what parks a thread.
-_ALLOWED = {"memset", "memcpy", "memmove", "sched_yield", "syscall", "usleep"}
 
 
 def compile_kernel(kernel: str) -> bytes:
@@ -63,8 +60,9 @@ declare i32 {inner}(ptr, ptr{declared})
     called = {f.name for f in module.functions if f.is_declaration}
     code = machine.emit_object(module)
     # Code generation adds calls of its own: for what the target has no instruction of.
-    foreign = {n for n in called if not n.startswith("llvm.")} | undefined_symbols(code)
-    if foreign := foreign - _ALLOWED:
+    foreign = {n for n in called if not n.startswith("llvm.")}
+    foreign |= read_object(code).undefined if is_elf(code) else set()
+    if foreign := foreign - ALLOWED:
         raise RuntimeError(f"{kernel} calls {', '.join(sorted(foreign))}")
     return code
 
@@ -95,7 +93,7 @@ def _near(wanted: Target) -> bool:
     """Whether code may name its constants by their distance.
 
     The model for code that lies anywhere takes an instruction (four on ARM64) more for each, in
-    inner loops too. ELF's sections are loaded into one block of memory (`jit._create_engine`).
+    inner loops too. ELF's sections are loaded into one block of memory (elf_loader.py).
     """
     return sys.platform == "linux" or not wanted.is_host
 

@@ -4,7 +4,7 @@ A kernel is a Numba function of int64 arguments, named `module:function` below t
 example `runtime.kernels.cpu.norm:norm_rows`. `load` returns addresses. A kernel that is in no
 cache (kernel_cache.py) is compiled by quant/compiler.py in worker processes (kernel_workers.py):
 this process never imports Numba, an LLVM abort there is an error here, and two cores compile twice
-as fast. Loading object code takes LLVM alone (about 35 ms).
+as fast. On Linux, object code is loaded by elf_loader.py; elsewhere by LLVM.
 """
 
 import contextlib
@@ -17,6 +17,8 @@ from typing import Any
 
 from ..errors import KernelError
 from . import kernel_cache
+from .elf import is_elf
+from .elf_loader import link
 from .target import Target, check_runs_here, target
 
 Progress = Callable[[int, int], None]
@@ -100,25 +102,26 @@ def _found(kernel: str, code: bytes | None, folder: Path) -> bytes:
 
 def _link(codes: dict[str, bytes], wanted: Target) -> None:
     """Give the code addresses; those of `load` from now on."""
+    symbols = {kernel: kernel_cache.symbol(kernel) for kernel in codes}
+    if sys.platform == "linux" and all(map(is_elf, codes.values())):
+        found = link(list(codes.values()), list(symbols.values()))
+    else:
+        found = _link_by_llvm(codes, symbols)
+    for kernel, name in symbols.items():
+        _addresses[wanted, kernel] = found[name]
+
+
+def _link_by_llvm(codes: dict[str, bytes], symbols: dict[str, str]) -> dict[str, int]:
+    """Where object files are not ELF: by an LLVM engine that holds object code only."""
     global _engine
     import llvmlite.binding as llvm
 
     if _engine is None:
-        _engine = _create_engine()
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+        machine = llvm.Target.from_default_triple().create_target_machine(jit=True)
+        _engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
     for code in codes.values():
         _engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     _engine.finalize_object()
-    for kernel in codes:
-        _addresses[wanted, kernel] = _engine.get_function_address(kernel_cache.symbol(kernel))
-
-
-def _create_engine() -> Any:
-    """An LLVM engine that holds object code only."""
-    import llvmlite.binding as llvm
-
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    machine = llvm.Target.from_default_triple().create_target_machine(jit=True)
-    # llvmlite's own memory manager keeps an object's sections together: code and its constants.
-    near = True if sys.platform == "linux" else None
-    return llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine, use_lmm=near)
+    return {name: _engine.get_function_address(name) for name in symbols.values()}
