@@ -29,15 +29,12 @@ def find(name: str) -> Path:
         return store.resolve(name, progress=update)
 
 
-def open_llm(
-    name: str, options: EngineOptions, *, max_sequences: int | None = 1, details: bool = False
-) -> "LLM":
+def open_llm(name: str, options: EngineOptions, *, max_sequences: int | None = 1) -> "LLM":
     """The model, ready to generate; shows what takes long on stderr.
 
     max_sequences: one conversation by default: no kernels for many are compiled on the first start.
-    details: say what it needs, whoever watches.
     """
-    show_warnings(details=details)
+    show_warnings()
     with progress(name) as update, _uncollected():
         from ..runtime.llm import LLM
 

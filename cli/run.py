@@ -11,7 +11,7 @@ import click
 
 from . import loading
 from .answer import Answer, Interrupt, collect, stats_line
-from .console import describe_sizes, has_color, note, print_json
+from .console import describe_sizes, has_color, note, print_json, show_warnings
 from .main import INTERRUPTED
 from .options import (
     constraint_from,
@@ -85,8 +85,9 @@ def command(
     nothing = not question.text.strip() and not files
     # With nothing to say yet, the prompt (or the error) comes first; else stdin gets the load time.
     prompt = assemble(question, files, started=started, raw=raw) if nothing else None
+    show_warnings(details=verbose)
     with (
-        closing(loading.open_llm(question.model, engine, details=verbose)) as llm,
+        closing(loading.open_llm(question.model, engine)) as llm,
         loading.prompt_cache(llm, prompt_cache),
     ):
         if prompt is None:

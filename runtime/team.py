@@ -72,18 +72,23 @@ class Team:
         assert num_ops > 0
         assert not self._closed, "the first barrier would wait for threads that have ended"
         started = time.perf_counter()
-        active = self._crowding.active
-        self._step[STEP.num_threads // 8] = active
+        self._step[STEP.num_threads // 8] = self._crowding.active
         took = self._run(program, num_ops, self._step.ctypes.data)
-        # Of the time of all but the one that is waited for: two threads that share a core wait for
-        # each other in turn, neither of them long.
-        waited = int(self._waits.sum()) // max(1, active - 1)
-        if waited:
+        share = self.waiting(took)
+        if share:
             self._waits.fill(0)
-        seconds, share = time.perf_counter() - started, min(1.0, waited / took)
+        seconds = time.perf_counter() - started
         self.ran_s += seconds
         self.waited_s += seconds * share
         self._crowding.ran(seconds, share)
+
+    def waiting(self, took: int) -> float:
+        """The share of a step's `took` cycles that threads waited for the last one.
+
+        All of them together: those that share a core wait in turn, and none of them long.
+        """
+        waited = int(self._waits.sum()) / max(1, self._crowding.active - 1)
+        return min(1.0, waited / took)
 
     def close(self) -> None:
         """End the threads."""

@@ -1,8 +1,12 @@
 """Crowding: fewer threads while others hold them up, more when they no longer do; made-up time."""
 
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 
 from llamba.runtime.crowding import Crowding
+from llamba.runtime.team import Team
 
 STEP_S = 0.005
 
@@ -54,3 +58,14 @@ def test_one_thread_has_nobody_to_wait_for() -> None:
     for _ in range(100):
         crowding.ran(0.01, 0.9)
     assert crowding.active == 1
+
+
+def test_threads_that_wait_in_turn_count_together() -> None:
+    """Four threads on one core: each waits a third of the time, so that most of it is lost."""
+    crowding = Crowding(4)
+    team = SimpleNamespace(_waits=np.array([30, 30, 30, 30]), _crowding=crowding)
+    assert Team.waiting(team, took=100) == pytest.approx(0.4)  # type: ignore[arg-type]
+    team._waits[:] = [90, 90, 90, 0]  # one was late
+    assert Team.waiting(team, took=100) == pytest.approx(0.9)  # type: ignore[arg-type]
+    crowding.active = 1
+    assert Team.waiting(team, took=100) == 1.0  # type: ignore[arg-type]

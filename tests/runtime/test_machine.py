@@ -2,6 +2,8 @@
 
 import logging
 import os
+import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from llamba.errors import InvalidParameterError, ResourceError
 from llamba.runtime import threads
 from llamba.runtime.config import EngineConfig, choose_context_length, choose_kv_tokens
 from llamba.runtime.memory import MemoryNeed, available_memory, check_memory
+from llamba.runtime.priority import lower_priority
 from llamba.runtime.threads import default_num_threads
 
 MB = 1 << 20
@@ -272,3 +275,33 @@ def test_engine_config() -> None:
         config(activations="f8")
     with pytest.raises(InvalidParameterError, match="cache_type='q4_0'.*f16, f32, q8_0"):
         config(cache_type="q4_0")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have no priority of their own")
+def test_only_the_given_threads_become_polite(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = threading.Event()
+    thread = threading.Thread(target=done.wait, args=(30,))
+    thread.start()
+    try:
+        own = os.getpriority(os.PRIO_PROCESS, 0)
+        lower_priority([thread], 19)
+        assert thread.native_id is not None
+        assert os.getpriority(os.PRIO_PROCESS, thread.native_id) == 19
+        assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == own
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_priority_that_is_refused(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: int) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "setpriority", refuse, raising=False)
+    lower_priority([threading.current_thread()], -5)
+    assert "nice=-5 is left out" in caplog.text
+    caplog.clear()
+    lower_priority([threading.current_thread()], 0)
+    assert not caplog.records
