@@ -54,8 +54,10 @@ declare i32 {inner}(ptr, ptr{declared})
         cpu=wanted.cpu,
         features=wanted.features,
         opt=3,
-        reloc="default",
-        codemodel="jitdefault",
+        # Constants at addresses relative to the code: absolute ones take registers, for want of
+        # which LLVM loads the hot loops' vectors anew in each turn.
+        reloc="pic",
+        codemodel="small",
         jit=True,
     )
     options = llvm.create_pipeline_tuning_options(speed_level=3)

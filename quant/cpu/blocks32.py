@@ -196,6 +196,14 @@ def make_nibble_format(
     negative, half = np.float32(-offset), np.float32(0.5)  # powers are twice the scale
 
     @inline
+    def total(acc, accm):
+        eight = first_lanes(acc, acc) + last_lanes(acc, acc)
+        if minimum:
+            return sum_f32x8(eight + accm)
+        both = sum_f32x8(fma_f32x8(accm, fill_f32x8(negative), eight))
+        return half * both if exponent else both
+
+    @inline
     def dot_row(w, groups, q, scale, sums):
         acc, more, accm = zero_f32x16(), zero_f32x16(), zero_f32x8()
         for _ in range(groups >> 2):
@@ -209,26 +217,7 @@ def make_nibble_format(
             q += 128
             scale += 32
             sums += 32
-        if groups >= 4:
-            # What is left are the last of four blocks that begin before it.
-            if groups & 2:
-                s = scales4(w - 2 * block_bytes) * load_f32x8(scale - 16)
-                d = dot_x16(zero_i32x16(), last_of_4(w - 2 * block_bytes), load_i8x64(q))
-                acc = fma_f32x16(to_f32x16(d), last_four(s, s), acc)
-                m = without_4(load_f32x8(sums - 16), zero_f32x8())
-                accm = fma_f32x8(minima4(w - 2 * block_bytes), m, accm)
-                w += 2 * block_bytes
-                q += 64
-                scale += 16
-                sums += 16
-            if groups & 1:
-                s = scales4(w - 3 * block_bytes)
-                s = s * without_6(load_f32x8(scale - 24), zero_f32x8())
-                d = dot_x16(zero_i32x16(), last_of_4(w - 3 * block_bytes), load_i8x64(q - 32))
-                more = fma_f32x16(to_f32x16(d), last_four(s, s), more)
-                m = without_6(load_f32x8(sums - 24), zero_f32x8())
-                accm = fma_f32x8(minima4(w - 3 * block_bytes), m, accm)
-        else:
+        if groups < 4:
             for _ in range(groups):
                 s = scales1(w) * widen1(load2(scale), zero2())
                 d = low_half(dot_x8(zero_i32x8(), values1(w), load_i8x32(q)), zero_i32x8())
@@ -238,12 +227,26 @@ def make_nibble_format(
                 q += 32
                 scale += 8
                 sums += 8
-        acc += more
-        eight = first_lanes(acc, acc) + last_lanes(acc, acc)
-        if minimum:
-            return sum_f32x8(eight + accm)
-        total = sum_f32x8(fma_f32x8(accm, fill_f32x8(negative), eight))
-        return half * total if exponent else total
+            return total(acc + more, accm)
+        # What is left are the last of four blocks that begin before it.
+        if groups & 2:
+            s = scales4(w - 2 * block_bytes) * load_f32x8(scale - 16)
+            d = dot_x16(zero_i32x16(), last_of_4(w - 2 * block_bytes), load_i8x64(q))
+            acc = fma_f32x16(to_f32x16(d), last_four(s, s), acc)
+            m = without_4(load_f32x8(sums - 16), zero_f32x8())
+            accm = fma_f32x8(minima4(w - 2 * block_bytes), m, accm)
+            w += 2 * block_bytes
+            q += 64
+            scale += 16
+            sums += 16
+        if groups & 1:
+            s = scales4(w - 3 * block_bytes)
+            s = s * without_6(load_f32x8(scale - 24), zero_f32x8())
+            d = dot_x16(zero_i32x16(), last_of_4(w - 3 * block_bytes), load_i8x64(q - 32))
+            more = fma_f32x16(to_f32x16(d), last_four(s, s), more)
+            m = without_6(load_f32x8(sums - 24), zero_f32x8())
+            accm = fma_f32x8(minima4(w - 3 * block_bytes), m, accm)
+        return total(acc + more, accm)
 
     @inline
     def unpack_row(w, groups, u, stride, scale, minima):
