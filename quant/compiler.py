@@ -92,8 +92,9 @@ def _machine(wanted: Target) -> Any:
 def _near(wanted: Target) -> bool:
     """Whether code may name its constants by their distance.
 
-    The model for code that lies anywhere takes an instruction (four on ARM64) more for each, in
-    inner loops too. ELF's sections are loaded into one block of memory (elf_loader.py).
+    Code that may lie anywhere needs a register for the address of each constant (and four
+    instructions on ARM64): matmul_rows had none left and loaded seven constants in each turn of its
+    loop. ELF's sections are loaded into one block of memory (elf_loader.py).
     """
     return sys.platform == "linux" or not wanted.is_host
 
