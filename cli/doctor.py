@@ -17,6 +17,7 @@ from .console import print_json, size
 
 PACKAGES = ("numpy", "numba", "llvmlite", "jinja2", "huggingface_hub", "uvicorn")
 MAX_THREADS = 1024
+SHARES = ("waiting", "of_ceiling", "in_large_pieces")
 SHOWN_FEATURES = (
     "avx2", "fma", "f16c", "avxvnni", "avx512f", "avx512bw", "avx512vl", "avx512vnni", "avx512bf16",
     "avx512fp16", "amx-int8", "neon", "dotprod", "i8mm", "sve",
@@ -77,7 +78,7 @@ def _number(key: str, item: Any) -> str:
     if key.endswith("_ts"):
         return f"{item:.1f} tok/s"
     if isinstance(item, float):
-        return f"{item:.0%}" if key in ("waiting", "of_ceiling") else f"{item:.2g}"
+        return f"{item:.0%}" if key in SHARES else f"{item:.2g}"
     return f"({_shown(item)})" if isinstance(item, dict) else str(item)
 
 

@@ -7,12 +7,13 @@ from typing import Any
 # prefill, in which arithmetic counts, more than decode, in which memory does.
 _ISA = {
     "avx2": "no AVX-512 VNNI or AVX-VNNI: 8-bit products take two instructions instead of one; "
-    "prompts are read at half to two thirds of the speed of a CPU that has them",
-    "sse": "no AVX2: plain x86-64 kernels; expect a third of the speed",
-    "x86": "no AVX2: plain x86-64 kernels; expect a third of the speed",
+    "prompts are read at half to two thirds of the speed of a CPU that has them (an estimate)",
+    "sse4": "no AVX2: plain x86-64 kernels; expect about a third of the speed (an estimate)",
+    "sse2": "no AVX2: plain x86-64 kernels; expect about a third of the speed (an estimate)",
     "neon": "no dotprod: 8-bit products are put together from several instructions; expect half "
-    "of the speed of a CPU that has it, such as that of a Raspberry Pi 5",
+    "of the speed of a CPU that has it, such as that of a Raspberry Pi 5 (an estimate)",
 }
+_LARGE = 0.8  # share of the weights
 _BUSY = 1.5  # times the cores: so many want to run
 
 
@@ -29,6 +30,19 @@ def _all(found: dict[str, Any]) -> Iterator[str]:
     model = found.get("model") or {}
     if "because" in model:
         yield f"limited by {model['limit']}: {model['because']}"
+    large = model.get("in_large_pieces", 1.0)
+    if large < _LARGE and found.get("huge_pages") != "never":
+        why = (
+            "(this file system has no others): decoding may be a fifth slower than with --no-mmap, "
+            "which takes as much memory for the process itself"
+        )
+        if large > 0.0:
+            why = (
+                "because other programs read it before: decoding may be a fifth slower. "
+                f"`dd if={model['path']} iflag=nocache count=0` lets the system forget it, and the "
+                "next start reads it anew; --no-mmap takes memory of its own instead"
+            )
+        yield f"{1 - large:.0%} of the model lies in memory in pieces of 4 kB, not 2 MB, {why}"
     target = str(found.get("target", ""))
     if target.startswith("none:"):
         yield f"there are no kernels for this CPU ({target[6:]})"

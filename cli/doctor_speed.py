@@ -1,5 +1,6 @@
 """What `llamba doctor` measures: memory bandwidth; a model's ceiling, and what limits it."""
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -119,6 +120,7 @@ def _measure(weights: "Weights", num_threads: int, name: str) -> dict[str, float
             "threads": num_threads,
             "waiting": program.waiting_share,
             "disk_reads_per_token": (_disk_reads() - faults) / count,
+            **large_pieces(weights.gguf.paths),
         }
     finally:
         program.close()
@@ -131,3 +133,22 @@ def _disk_reads() -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_majflt
     except ImportError:
         return 0
+
+
+def large_pieces(paths: Sequence[Path], smaps: Path = Path("/proc/self/smaps")) -> dict[str, float]:
+    """The share of a mapped model that lies in memory in pieces of 2 MB; {} if it can't be known."""
+    try:
+        lines = smaps.read_text(errors="replace").splitlines()
+    except OSError:
+        return {}
+    names = {str(path.resolve()) for path in paths}
+    here, resident, large = False, 0, 0
+    for line in lines:
+        head, _, rest = line.partition(" ")
+        if not head.endswith(":"):  # the first line of a mapping, which ends with its file
+            here = line.split(maxsplit=5)[-1] in names
+        elif here and head in ("Rss:", "FilePmdMapped:"):
+            kilobytes = int(rest.split()[0])
+            resident += kilobytes if head == "Rss:" else 0
+            large += kilobytes if head == "FilePmdMapped:" else 0
+    return {"in_large_pieces": large / resident} if resident else {}

@@ -8,7 +8,7 @@ import pytest
 
 from llamba.cli import doctor_machine as machine
 from llamba.cli.doctor_advice import advice
-from llamba.cli.doctor_speed import bytes_per_token, limits
+from llamba.cli.doctor_speed import bytes_per_token, large_pieces, limits
 from llamba.models.gguf import GGUFFile
 from llamba.models.weights import Weights
 
@@ -128,3 +128,25 @@ def test_a_token_reads_the_experts_that_it_uses(tiny_gguf: Callable[..., Path]) 
 def test_bad_numbers_of_threads(invoke: Callable[..., Any]) -> None:
     result = invoke("doctor", "--no-measure", "-t", "0")
     assert result.exit_code == 2 and "--threads 0" in result.stderr
+
+
+def test_pieces_of_a_mapped_model(tmp_path: Path) -> None:
+    """What share of it is mapped by 2 MB, by the kernel's own account."""
+    model = tmp_path / "m.gguf"
+    smaps = tmp_path / "smaps"
+    smaps.write_text(f"""7f0000000000-7f0040000000 r--s 00000000 fe:00 12 {model}
+Size:            1048576 kB
+Rss:             1000000 kB
+FilePmdMapped:    250000 kB
+VmFlags: rd mr me ms hg
+7f0050000000-7f0050001000 r--p 00000000 fe:00 13 /usr/lib/other.so
+Rss:                   4 kB
+FilePmdMapped:         0 kB
+""")
+    assert large_pieces([model], smaps) == {"in_large_pieces": 0.25}
+    assert large_pieces([tmp_path / "other.gguf"], smaps) == {}
+    assert large_pieces([model], tmp_path / "none") == {}
+    some = {"in_large_pieces": 0.25, "path": str(model)}
+    assert f"dd if={model} iflag=nocache" in advice({"model": some})[0]
+    assert "--no-mmap" in advice({"model": {"in_large_pieces": 0.0, "path": "x"}})[0]
+    assert advice({"model": {"in_large_pieces": 0.99, "path": "x"}}) == []
