@@ -136,7 +136,7 @@ def _disk_reads() -> int:
 
 
 def large_pieces(paths: Sequence[Path], smaps: Path = Path("/proc/self/smaps")) -> dict[str, float]:
-    """The share of a mapped model that lies in memory in pieces of 2 MB; {} if it can't be known."""
+    """The share of a mapped model that lies in memory in pieces of 2 MB; {}: not known."""
     try:
         lines = smaps.read_text(errors="replace").splitlines()
     except OSError:
