@@ -7,6 +7,7 @@ is searched for instructions that the target lacks. Emulated CPUs: test_kernels_
 import re
 import subprocess
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,8 @@ MIXED = [
     ),
     f"{PROGRAM}::test_chunks_and_single_tokens",
 ]
-ALL_TESTS = [FORMATS, "quant/test_cpu_edges.py", ACTIVATIONS, ATTENTION, *MIXED]
+# In two processes at once.
+ALL_TESTS = [FORMATS, "quant/test_cpu_edges.py"], [ACTIVATIONS, ATTENTION, *MIXED]
 # Formats whose code is that of these in another place, and groups of heads that only take other
 # numbers of registers, are slow tests on a second target; the rows of each format are not.
 SHAPES = ("q4_0", "q4_k", "q6_k", "q2_k", "q8_0", "q3_k", "iq4_xs", "mxfp4", "iq2_xs", "iq1_m")
@@ -125,6 +127,18 @@ def run_tests(
     assert counted and int(counted[1]) >= least
 
 
+def run_all_tests(python: Python, wanted: str, left_out: Sequence[str] = ()) -> None:
+    first, second = ALL_TESTS
+    if wanted not in ROUNDED_TWICE:
+        second = [*second, FAST_PATH]
+    with ThreadPoolExecutor() as pool:
+        parts = [
+            pool.submit(run_tests, python, wanted, part, 100, left_out) for part in (first, second)
+        ]
+        for part in parts:
+            part.result()
+
+
 def needs(name: str) -> None:
     if name not in RUNNABLE:
         pytest.skip(f"this CPU does not run {name} ({OWN})")
@@ -141,14 +155,14 @@ def test_some_tests(python: Python, name: str) -> None:
 
 def test_most_tests_on_avx2(python: Python) -> None:
     needs("avx2")
-    run_tests(python, "avx2", [*ALL_TESTS, FAST_PATH], 200, ALIKE)
+    run_all_tests(python, "avx2", ALIKE)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["x86-64", "x86-64-v2", "avx2", "avx512bw", "avxvnni"])
 def test_all_tests(python: Python, name: str) -> None:
     needs(name)
-    run_tests(python, name, [*ALL_TESTS, *([] if name in ROUNDED_TWICE else [FAST_PATH])], 200)
+    run_all_tests(python, name)
 
 
 # ---- a whole answer ----------------------------------------------------------------------------
