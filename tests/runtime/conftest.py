@@ -1,6 +1,13 @@
-"""Stand-ins for the engine's neighbours: a tokenizer of bytes, a program that only keeps books."""
+"""Stand-ins for the engine's neighbours: a tokenizer of bytes, a program that only keeps books.
+
+And processes of another target than this machine's.
+"""
 
 import importlib.util
+import json
+import os
+import subprocess
+import sys
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -253,3 +260,44 @@ def fakes() -> SimpleNamespace:
         VOCAB=VOCAB,
         DIM=DIM,
     )
+
+
+@pytest.fixture(scope="session")
+def python() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """python(target, *arguments, cpu="") -> what Python did for a target ("": the one it finds).
+
+    `cpu` is one that qemu emulates, else it is this machine's.
+    """
+
+    def run(wanted: str, *arguments: str, cpu: str = "") -> subprocess.CompletedProcess[str]:
+        emulator = ["qemu-x86_64-static", "-cpu", cpu] if cpu else []
+        return subprocess.run(
+            [*emulator, sys.executable, *arguments],
+            env=dict(os.environ, LLAMBA_TARGET=wanted),
+            cwd=Path(__file__).parents[2],
+            capture_output=True,
+            text=True,
+            timeout=900,
+        )
+
+    return run
+
+
+@pytest.fixture
+def ask(
+    shared: Path, model_path: Path, python: Callable[..., subprocess.CompletedProcess[str]]
+) -> Callable[..., list[tuple[int, float, float]]]:
+    """ask(target, count, "int8" or "float32", cpu="") -> the greedy answer of a process."""
+    golden = json.loads((shared / "open" / "variants_smollm2-135m.json").read_text())
+    prompt = next(c["prompt_ids"] for c in golden["cases"] if c["name"] == "chat")
+
+    def answer(
+        wanted: str, count: int, activations: str, cpu: str = ""
+    ) -> list[tuple[int, float, float]]:
+        script = str(Path(__file__).with_name("greedy_answer.py"))
+        arguments = [script, str(model_path), json.dumps(prompt), str(count), activations]
+        done = python(wanted, *arguments, cpu=cpu)
+        assert done.returncode == 0, done.stderr[-2000:]
+        return json.loads(done.stdout)
+
+    return answer

@@ -1,17 +1,13 @@
 """The kernels of other x86-64 CPUs than this one: the same tests, in a process of that target.
 
-All targets that this machine can run are run, by `LLAMBA_TARGET`. What they become is searched for
-instructions that the target lacks, for all of them. And on emulated CPUs that lack those
-instructions (qemu's user mode), llamba says what it can run there and a model answers.
+All targets that this machine can run are run, by `LLAMBA_TARGET`. What the kernels become for each
+is searched for instructions that the target lacks. Emulated CPUs: test_kernels_emulated.py.
 """
 
-import json
-import os
 import re
-import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +19,9 @@ from llamba.quant.target import NAMED_TARGETS, compatible, name_of, named, targe
 from llamba.runtime.kernels.records import ACTIVATION_ORDER
 
 TESTS = Path(__file__).parents[1]
-ROOT = TESTS.parent
 X86 = [name for name, (arch, *_) in NAMED_TARGETS.items() if arch == "x86_64"]
 KV = ("f16", "q8_0")
-QEMU = "qemu-x86_64-static"
+Python = Callable[..., subprocess.CompletedProcess[str]]  # see conftest.py
 
 
 def runnable() -> list[str]:
@@ -44,7 +39,6 @@ pytestmark = [
     pytest.mark.kernels,
     pytest.mark.skipif("x86-64" not in RUNNABLE, reason="this machine runs no x86-64 code"),
 ]
-emulated = pytest.mark.skipif(not shutil.which(QEMU), reason=f"{QEMU} is not installed")
 
 
 def slow(*values: str) -> Any:
@@ -81,7 +75,8 @@ MIXED = [
     ),
     f"{PROGRAM}::test_chunks_and_single_tokens",
 ]
-ALL_TESTS = [FORMATS, "quant/test_cpu_edges.py", ACTIVATIONS, ATTENTION, *MIXED]
+# In two processes at once.
+ALL_TESTS = [FORMATS, "quant/test_cpu_edges.py"], [ACTIVATIONS, ATTENTION, *MIXED]
 # Formats whose code is that of these in another place, and groups of heads that only take other
 # numbers of registers, are slow tests on a second target; the rows of each format are not.
 SHAPES = ("q4_0", "q4_k", "q6_k", "q2_k", "q8_0", "q3_k", "iq4_xs", "mxfp4", "iq2_xs", "iq1_m")
@@ -120,20 +115,9 @@ def full_names(kernels: list[str]) -> list[str]:
     return [f"runtime.kernels.cpu.{name}" for name in kernels]
 
 
-def python(wanted: str, *arguments: str, cpu: str = "") -> subprocess.CompletedProcess[str]:
-    """Run Python for a target ("": what it finds), on this CPU or an emulated one."""
-    emulator = [QEMU, "-cpu", cpu] if cpu else []
-    return subprocess.run(
-        [*emulator, sys.executable, *arguments],
-        env=dict(os.environ, LLAMBA_TARGET=wanted),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
-
-
-def run_tests(wanted: str, tests: list[str], least: int, left_out: Sequence[str] = ()) -> None:
+def run_tests(
+    python: Python, wanted: str, tests: list[str], least: int, left_out: Sequence[str] = ()
+) -> None:
     files = [str(TESTS / name) for name in tests]
     files += [f"--deselect={prefix}" for prefix in left_out]
     done = python(
@@ -144,6 +128,18 @@ def run_tests(wanted: str, tests: list[str], least: int, left_out: Sequence[str]
     assert counted and int(counted[1]) >= least
 
 
+def run_all_tests(python: Python, wanted: str, left_out: Sequence[str] = ()) -> None:
+    first, second = ALL_TESTS
+    if wanted not in ROUNDED_TWICE:
+        second = [*second, FAST_PATH]
+    with ThreadPoolExecutor() as pool:
+        parts = [
+            pool.submit(run_tests, python, wanted, part, 100, left_out) for part in (first, second)
+        ]
+        for part in parts:
+            part.result()
+
+
 def needs(name: str) -> None:
     if name not in RUNNABLE:
         pytest.skip(f"this CPU does not run {name} ({OWN})")
@@ -152,49 +148,30 @@ def needs(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["x86-64", "x86-64-v2", "avx512bw", "avxvnni"])
-def test_some_tests(name: str) -> None:
+def test_some_tests(python: Python, name: str) -> None:
     needs(name)
     jit.build(full_names(FEW_KERNELS), wanted=named(name))
-    run_tests(name, [*FEW_TESTS, *(MIXED if name == "x86-64-v2" else [])], 100)
+    run_tests(python, name, [*FEW_TESTS, *(MIXED if name == "x86-64-v2" else [])], 100)
 
 
-def test_most_tests_on_avx2() -> None:
+def test_most_tests_on_avx2(python: Python) -> None:
     needs("avx2")
-    run_tests("avx2", [*ALL_TESTS, FAST_PATH], 200, ALIKE)
+    run_all_tests(python, "avx2", ALIKE)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["x86-64", "x86-64-v2", "avx2", "avx512bw", "avxvnni"])
-def test_all_tests(name: str) -> None:
+def test_all_tests(python: Python, name: str) -> None:
     needs(name)
-    run_tests(name, [*ALL_TESTS, *([] if name in ROUNDED_TWICE else [FAST_PATH])], 200)
+    run_all_tests(python, name)
 
 
 # ---- a whole answer ----------------------------------------------------------------------------
-Answer = list[tuple[int, float, float]]
-Ask = Callable[..., Answer]
-
-
-@pytest.fixture
-def ask(shared: Path, model_path: Path) -> Ask:
-    golden = json.loads((shared / "open" / "variants_smollm2-135m.json").read_text())
-    prompt = next(c["prompt_ids"] for c in golden["cases"] if c["name"] == "chat")
-
-    def answer(wanted: str, count: int, activations: str, cpu: str = "") -> Answer:
-        script = str(Path(__file__).with_name("greedy_answer.py"))
-        arguments = [script, str(model_path), json.dumps(prompt), str(count), activations]
-        done = python(wanted, *arguments, cpu=cpu)
-        assert done.returncode == 0, done.stderr[-2000:]
-        return json.loads(done.stdout)
-
-    return answer
-
-
 @pytest.mark.model("smollm2")
 @pytest.mark.parametrize(
     "name", ["x86-64-v2", "avx2", *(slow(n) for n in ("x86-64", "avx512bw", "avxvnni"))]
 )
-def test_a_greedy_answer(ask: Ask, name: str) -> None:
+def test_a_greedy_answer(ask: Callable[..., Any], name: str) -> None:
     """The same as from this machine's own kernels, until two tokens are nearly alike."""
     needs(name)
     there, here = ask(name, 32, "float32"), ask("", 32, "float32")
@@ -203,42 +180,6 @@ def test_a_greedy_answer(ask: Ask, name: str) -> None:
         if a[0] != b[0]:
             assert abs(b[1] - b[2]) < 0.01, number
             return
-
-
-# ---- emulated CPUs -----------------------------------------------------------------------------
-@emulated
-@pytest.mark.parametrize(
-    ("cpu", "isa"), [("Nehalem", "sse4"), slow("SandyBridge", "sse4"), slow("Haswell", "avx2")]
-)
-def test_an_old_cpu_is_recognized(cpu: str, isa: str) -> None:
-    done = python("", "-c", "from llamba.quant.target import target; print(target().isa)", cpu=cpu)
-    assert done.stdout.split() == [isa], done.stderr
-
-
-@emulated
-@pytest.mark.parametrize(("cpu", "wanted"), [("Nehalem", "avx2")])
-def test_an_old_cpu_refuses_what_it_cannot_run(cpu: str, wanted: str) -> None:
-    """With a message, not with SIGILL; the code itself is there."""
-    kernel = full_names(["gather:gather_rows"])
-    jit.build(kernel, wanted=named(wanted))
-    load = "import sys; from llamba.quant import jit; jit.load(sys.argv[1:])"
-    done = python(wanted, "-c", load, *kernel, cpu=cpu)
-    assert done.returncode == 1, done.stderr
-    last = done.stderr.splitlines()[-1]
-    assert "KernelError: kernels for haswell can't run on this CPU (nehalem)" in last
-    assert "avx2" in last and "LLAMBA_TARGET may be host, x86-64-v2, x86-64 here" in last
-
-
-@emulated
-@pytest.mark.model("smollm2")
-@pytest.mark.parametrize(
-    ("cpu", "name"),
-    [("Nehalem", "x86-64-v2"), slow("Nehalem", "x86-64"), slow("Haswell", "avx2")],
-)
-def test_an_answer_of_an_old_cpu(ask: Ask, cpu: str, name: str) -> None:
-    """To the bit what the same code says here, where it is compiled: Numba would take minutes."""
-    here = ask(name, 4, "int8")
-    assert ask(name, 4, "int8", cpu=cpu) == here
 
 
 # ---- the machine code --------------------------------------------------------------------------
