@@ -237,12 +237,18 @@ u8_to_i32x16 = convert("zext", vec("i8", 16), vec("i32", 16))
 
 
 def sum_f32(count: int) -> Any:
-    """sum(v) of all lanes, pairwise."""
+    """sum(v) of all lanes: of the halves, again and again. On every CPU in this order.
+
+    LLVM's own reduction takes the order that costs least, and the targets' answers would differ.
+    """
     kind = vec("f32", count)
 
     def code(b: Builder, v: Any) -> Value:
-        function = declare(b, f"llvm.vector.reduce.fadd.v{count}f32", F32, [F32, kind.llvm])
-        return b.call(function, [ir.Constant(F32, -0.0), v], fastmath=("reassoc",))
+        width = count // 2
+        while width:
+            low, high = (lanes(b, v, v, list(range(k, k + width))) for k in (0, width))
+            v, width = b.fadd(low, high), width // 2
+        return b.extract_element(v, ir.Constant(I32, 0))
 
     return make("sum_f32", 1, lambda a: types.float32(kind), _as(code))
 

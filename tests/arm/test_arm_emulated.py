@@ -86,7 +86,7 @@ def answer(path: str) -> list[int]:
     """64 tokens, greedy."""
     llm = LLM(path, num_threads=2, context_length=256, deterministic=True)
     params = SamplingParams(temperature=0, max_tokens=64, ignore_eos=True)
-    (output,) = (llm.chat([{"role": "user", "content": "Name three rivers."}], params),)
+    (output,) = llm.chat([{"role": "user", "content": "Name three rivers."}], params)
     ids = list(output.outputs[0].token_ids)
     llm.close()
     return ids
