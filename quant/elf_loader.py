@@ -24,21 +24,28 @@ _STUB_CODE = {
     "aarch64": bytes.fromhex("5000005800021fd6"),  # ldr x16, #8; br x16
 }
 
-_blocks: list[mmap.mmap] = []  # code is never unmapped: addresses of it are all over the process
-
 
 def link(codes: Sequence[bytes], exported: Sequence[str]) -> dict[str, int]:
     """Load object files; the addresses of the symbols that they must export.
 
     Raises:
         KernelError: an object file is damaged or asks for what is not known here, or the system
-            forbids executable memory.
+            gives no memory, or forbids executable memory.
     """
     objects = [read_object(code) for code in codes]
+    if len({one.arch for one in objects}) != 1:
+        raise KernelError("the object code of kernels is for different architectures")
+    try:
+        return _link(objects, exported)
+    except (KeyError, IndexError) as error:  # of a symbol, or of a section that is not loaded
+        raise KernelError(f"the object code of a kernel is damaged: no {error} in it") from error
+
+
+def _link(objects: Sequence[ObjectFile], exported: Sequence[str]) -> dict[str, int]:
     places, size = _plan(objects)
     wanted = sorted(set().union(*(o.undefined for o in objects)))
     stubs = {name: size + _STUB * i for i, name in enumerate(wanted)}
-    block = mmap.mmap(-1, max(1, size + _STUB * len(stubs)), prot=mmap.PROT_READ | mmap.PROT_WRITE)
+    block = _memory(max(1, size + _STUB * len(stubs)))
     base = ctypes.addressof(ctypes.c_char.from_buffer(block))
     for name, at in stubs.items():
         block[at : at + _STUB] = _STUB_CODE[objects[0].arch] + _outside(name).to_bytes(8, "little")
@@ -59,7 +66,8 @@ def link(codes: Sequence[bytes], exported: Sequence[str]) -> dict[str, int]:
             if one.sections[relocation.section].is_loaded:
                 start = places[number, relocation.section]
                 length = one.sections[relocation.section].num_bytes
-                if relocation.offset + 4 > length:
+                wide = relocation.kind in _EIGHT_BYTES[one.arch]
+                if relocation.offset + (8 if wide else 4) > length:
                     raise KernelError("the object code of a kernel is damaged: a place outside it")
                 undefined = one.symbols[relocation.symbol].section == UNDEFINED
                 _apply(
@@ -69,10 +77,26 @@ def link(codes: Sequence[bytes], exported: Sequence[str]) -> dict[str, int]:
             if symbol.name in exported and symbol.section != UNDEFINED:
                 found[symbol.name] = address(i)
     _make_executable(base, len(block))
-    _blocks.append(block)
+    # Never unmapped, not even when the interpreter ends and its modules go: addresses of the code
+    # are all over the process, and threads may be in it until the last moment.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(block))
     if missing := set(exported) - found.keys():
         raise KernelError(f"the object code lacks {', '.join(sorted(missing))}")
     return found
+
+
+def _memory(size: int) -> mmap.mmap:
+    try:
+        return mmap.mmap(
+            -1,
+            size,
+            flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS,
+            prot=mmap.PROT_READ | mmap.PROT_WRITE,
+        )
+    except (OSError, OverflowError) as error:
+        raise KernelError(
+            f"the system gives no {size:,} bytes of memory for compiled kernels ({error})"
+        ) from error
 
 
 def _plan(objects: Sequence[ObjectFile]) -> tuple[dict[tuple[int, int], int], int]:
@@ -138,6 +162,7 @@ def _put(block: mmap.mmap, at: int, value: int, size: int) -> None:
 _X86_ABSOLUTE = 1
 _X86_DISTANCES = {2: 4, 4: 4, 24: 8}  # PC32, PLT32, PC64
 _X86_TABLE = (9, 41, 42)  # GOTPCREL and its two relaxable forms
+_EIGHT_BYTES = {"x86_64": (_X86_ABSOLUTE, 24), "aarch64": (257, 260)}  # the others have four
 
 
 def _x86(
@@ -165,6 +190,7 @@ def _quad(block: mmap.mmap, at: int, stub: int, place: int) -> int:
 _ARM_DISTANCES = {260: 8, 261: 4}  # PREL64, PREL32
 _ARM_LOW_BITS = {277: 0, 278: 0, 284: 1, 285: 2, 286: 3, 299: 4}  # ADD, LDST8 to LDST128
 _ARM_CALLS = (282, 283)  # JUMP26, CALL26
+_ARM_TABLE = (311, 312)  # ADR_GOT_PAGE, LD64_GOT_LO12_NC: the stubs are the table
 
 
 def _arm(
@@ -172,6 +198,8 @@ def _arm(
 ) -> None:
     kind = relocation.kind
     word = int.from_bytes(block[at : at + 4], "little")
+    if kind in _ARM_TABLE and not undefined:
+        raise KernelError(f"the object code of a kernel has an unknown relocation, {kind}")
     if kind == 257:  # ABS64
         _put(block, at, _quad(block, at, target, place) if undefined else target, 8)
     elif kind in _ARM_DISTANCES:

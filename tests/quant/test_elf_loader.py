@@ -2,14 +2,16 @@
 
 import ctypes
 import struct
+import subprocess
 import sys
 from typing import Any
 
 import pytest
 
 from llamba.errors import KernelError
+from llamba.quant import elf_loader
 from llamba.quant import target as targets
-from llamba.quant.elf import read_object
+from llamba.quant.elf import ObjectFile, Relocation, Section, Symbol, read_object
 from llamba.quant.elf_loader import link
 
 TRIPLES = ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"]
@@ -101,3 +103,62 @@ def test_damaged_objects() -> None:
         except KernelError:
             continue
         raise AssertionError(end)
+
+
+CODE = bytes(16)  # of a section of the next test
+
+
+@pytest.mark.parametrize("arch", ["x86_64", "aarch64"])
+@pytest.mark.parametrize(
+    ("offset", "kind", "symbol"),
+    [
+        (12, "absolute", 0),  # eight bytes, of which four are there
+        (13, "distance", 0),
+        (0, "absolute", 7),  # no such symbol
+        (0, "absolute", 1),  # in a section that is not loaded
+        (0, "absolute", 2),  # nobody's
+        (0, "table", 0),  # of what is not outside
+        (0, "unknown", 0),
+    ],
+)
+def test_relocations_that_are_refused(
+    monkeypatch: pytest.MonkeyPatch, arch: str, offset: int, kind: str, symbol: int
+) -> None:
+    """Nothing is written beside the section, and no address is made up."""
+    kinds = {"absolute": (1, 257), "distance": (2, 261), "table": (9, 312), "unknown": (999, 999)}
+    number = kinds[kind][arch == "aarch64"]
+    sections = [
+        Section(0, 0, 0, 0, 0, 0, 0, b""),
+        Section(1, 2, 0, len(CODE), 0, 0, 16, CODE),
+        Section(1, 0, 0, len(CODE), 0, 0, 16, CODE),
+    ]
+    symbols = [Symbol("f", 1, 0), Symbol("g", 2, 0), Symbol("", 0, 0)]
+    one = ObjectFile(arch, sections, symbols, [Relocation(1, offset, number, symbol, 0)])
+    monkeypatch.setattr(elf_loader, "read_object", lambda _: one)
+    with pytest.raises(KernelError, match="damaged|unknown relocation|calls"):
+        link([b""], ["f"])
+
+
+@only_linux
+def test_code_outlives_the_interpreter() -> None:
+    """Threads may be in it when the modules are gone already."""
+    code = """
+import os, sys
+from llamba.quant import elf_loader
+at = elf_loader.link([bytes.fromhex(sys.argv[1])], ["first"])["first"]
+
+class Late:  # modules are cleared before what hangs on `sys`
+    def __del__(self, at=at, os_open=os.open, os_read=os.read, os_write=os.write):
+        maps, text = os_open("/proc/self/maps", 0), b""
+        while piece := os_read(maps, 1 << 16):
+            text += piece
+        for line in text.splitlines():
+            first, end = (int(n, 16) for n in line.split()[0].split(b"-"))
+            if first <= at < end and b"x" in line.split()[1]:
+                os_write(1, b"there")
+
+sys.late = Late()
+"""
+    command = [sys.executable, "-c", code, compiled(SOURCE, HERE).hex()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "there"), done.stderr
