@@ -142,17 +142,16 @@ def _target() -> dict[str, Any]:
         found = target()
     except LlambaError as error:
         return {"target": f"none: {error}"}
-    features = {f.lstrip("+") for f in found.features.split(",")}
     folder = kernel_cache.cache_root() / kernel_cache.cache_key(found)
-    compiled = len(list(folder.glob("*.o"))) if folder.is_dir() else 0
+    folders = [*kernel_cache.system_directories(found), folder]
+    compiled = [(each, len(list(each.glob("*.o")))) for each in folders]
     chosen = os.environ.get("LLAMBA_TARGET")
     return {
         "target": f"{found.cpu}, kernels for {found.isa}"
         + (f" (LLAMBA_TARGET={chosen})" if chosen else ""),
-        "features": [name for name in SHOWN_FEATURES if name in features],
-        "kernels": f"{compiled} compiled in {folder}"
-        if compiled
-        else f"none compiled yet in {folder}: the first model does that, once",
+        "features": [name for name in SHOWN_FEATURES if name in found.enabled],
+        "kernels": ", ".join(f"{count} compiled in {each}" for each, count in compiled if count)
+        or f"none compiled yet in {folder}: the first model does that, once",
     }
 
 

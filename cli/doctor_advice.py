@@ -4,14 +4,20 @@ from collections.abc import Iterator
 from typing import Any
 
 # What the code for an instruction set lacks beside the best of its family, and what that costs:
-# prefill, in which arithmetic counts, more than decode, in which memory does.
+# prefill, in which arithmetic counts, more than decode, in which memory does. The costs are
+# estimated from the instructions that take the place of one.
+_NO_VNNI = (
+    "8-bit products take two or three instructions instead of one; prompts are read at half to two "
+    "thirds of the speed of a CPU that has it (an estimate)"
+)
+_NO_AVX2 = "vectors have 128 bits; prompts are read at a third of the speed or less (an estimate)"
 _ISA = {
-    "avx2": "no AVX-512 VNNI or AVX-VNNI: 8-bit products take two instructions instead of one; "
-    "prompts are read at half to two thirds of the speed of a CPU that has them (an estimate)",
-    "sse4": "no AVX2: plain x86-64 kernels; expect about a third of the speed (an estimate)",
-    "sse2": "no AVX2: plain x86-64 kernels; expect about a third of the speed (an estimate)",
-    "neon": "no dotprod: 8-bit products are put together from several instructions; expect half "
-    "of the speed of a CPU that has it, such as that of a Raspberry Pi 5 (an estimate)",
+    "avx512bw": f"no AVX-512 VNNI: {_NO_VNNI}",
+    "avx2": f"no AVX-512 VNNI or AVX-VNNI: {_NO_VNNI}",
+    "sse4": f"no AVX2: {_NO_AVX2}",
+    "sse2": f"neither AVX2 nor SSE4.1: {_NO_AVX2}",
+    "neon": "no dotprod: 8-bit products are put together from several instructions; prompts are "
+    "read at half of the speed of a CPU that has it, as of a Raspberry Pi 5 (an estimate)",
 }
 _LARGE = 0.8  # share of the weights
 _BUSY = 1.5  # times the cores: so many want to run
@@ -21,7 +27,7 @@ def advice(found: dict[str, Any]) -> list[str]:
     """Of `examine` and what was measured; nothing to say is [].
 
     >>> advice({"threads": 2, "huge_pages": "never", "models": "1 (1 GB)"})
-    ['huge pages are off (never): decoding is up to a tenth faster with madvise or always']
+    ['huge pages are off (never): with madvise, decoding may be a little faster (an estimate)']
     """
     return list(_all(found))
 
@@ -72,15 +78,19 @@ def _of_the_machine(found: dict[str, Any]) -> Iterator[str]:
     if clocks.get("held down"):
         held = ", ".join(str(v) for k, v in clocks.items() if k != "held down")
         yield (
-            f"the clock is held down ({held}): "
-            "`echo performance | sudo tee /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor`"
+            f"the clock is held down ({held}): `echo performance | sudo tee "
+            "/sys/devices/system/cpu/cpu*/cpufreq/scaling_governor` chooses another governor; "
+            "scaling_max_freq beside it is the most that is allowed"
         )
     if "throttled" in heat:
         yield f"the CPU slows itself down ({heat['throttled']}): cooling, or a stronger supply"
     power = str(found.get("power") or "")
     if power.startswith("battery") or "low-power" in power:
-        yield f"it runs on {power}: clocks are lower than on mains"
+        yield f"it runs on {power}: clocks may be lower than on mains"
     if found.get("huge_pages") == "never":
-        yield "huge pages are off (never): decoding is up to a tenth faster with madvise or always"
+        yield (
+            "huge pages are off (never): with madvise, decoding may be a little faster "
+            "(an estimate)"
+        )
     for folder, room in (found.get("groups") or {}).items():
         yield f"the control group {folder} limits memory: {room}"

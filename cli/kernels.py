@@ -26,7 +26,9 @@ def command() -> None:
 @command.command("build")
 @click.argument("models", nargs=-1, metavar="[MODEL]...")
 @click.option("--all", "everything", is_flag=True, help="All kernels there are: takes minutes.")
-@click.option("--target", metavar="NAME", default="host", help="Another kind of CPU than this one.")
+@click.option(
+    "--target", metavar="NAME", help="Another kind of CPU than this one [that of LLAMBA_TARGET]."
+)
 @click.option(
     "-o",
     "--output",
@@ -34,7 +36,9 @@ def command() -> None:
     type=click.Path(file_okay=False, path_type=Path),
     help="Into this folder instead of the cache.",
 )
-def build(models: tuple[str, ...], everything: bool, target: str, output: Path | None) -> None:
+def build(
+    models: tuple[str, ...], everything: bool, target: str | None, output: Path | None
+) -> None:
     """Compile what MODELs may ask for with any settings; without MODEL, what is common.
 
     \b
@@ -46,15 +50,16 @@ def build(models: tuple[str, ...], everything: bool, target: str, output: Path |
     """
     if models and everything:
         raise click.UsageError("--all and MODEL: give one of them")
-    _choose(target)
+    if target is not None:
+        _choose(target)
     from ..quant import jit
     from ..quant.target import target as chosen
     from .progress import progress
 
     wanted = chosen()
     names = _kernels(models, everything)
-    with progress(target) as update:
-        event = "compile" if target == "host" else "compile_for"
+    with progress(wanted.cpu if target is None else target) as update:
+        event = "compile" if target in (None, "host") else "compile_for"
         folder, num_compiled = jit.build(
             sorted(names), wanted=wanted, root=output, progress=partial(update, event)
         )
@@ -144,7 +149,10 @@ def _folders() -> list[dict[str, Any]]:
         key = ""
     own, rows = kernel_cache.cache_root(), []
     for root in (own, *kernel_cache.system_roots()):
-        folders = sorted(root.iterdir()) if root.is_dir() else []
+        try:
+            folders = sorted(root.iterdir())
+        except OSError:  # there is none, or it is not for us
+            continue
         for folder in folders:
             if not folder.is_dir():
                 continue

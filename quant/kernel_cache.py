@@ -182,11 +182,12 @@ def system_directories(wanted: Target) -> list[Path]:
     """The directories for this target, these sources and versions that may be loaded from.
 
     Warns of one that anybody could have written to, and of a root in the variable that is none.
+    They are named without links: nobody can lead those elsewhere after they were looked at.
     """
     found = []
     for root in system_roots():
-        folder = root / cache_key(wanted)
-        if folder.is_dir():
+        folder = Path(os.path.realpath(root / cache_key(wanted)))
+        if os.path.isdir(folder):  # Path.is_dir raises where a folder above can't be entered
             if (why := distrust(folder)) is None:
                 found.append(folder)
             else:

@@ -6,6 +6,7 @@ import time
 
 import numpy as np
 
+from ..errors import ResourceError
 from ..quant import jit
 from .load import Progress
 from .memory import available_memory
@@ -31,22 +32,35 @@ class MemoryReader:
         self._memory = np.ones(size, np.uint8)
 
     def bytes_per_second(self, num_threads: int) -> float:
-        """All threads together, each with a part of its own."""
+        """All threads together, each with a part of its own.
+
+        Raises ResourceError: the system does not give so many.
+        """
         part = len(self._memory) // num_threads // _STEP * _STEP
         done = [0] * num_threads
         start = threading.Barrier(num_threads + 1)
 
         def work(index: int) -> None:
             at = self._memory.ctypes.data + index * part
-            start.wait()
+            try:
+                start.wait()
+            except threading.BrokenBarrierError:
+                return
             while time.perf_counter() < ends:
                 self._read(at, part)
                 done[index] += part
 
         ends = time.perf_counter() + 60.0  # until all have started
         threads = [threading.Thread(target=work, args=(i,)) for i in range(num_threads)]
-        for thread in threads:
-            thread.start()
+        try:
+            for thread in threads:
+                thread.start()
+        except RuntimeError as error:
+            start.abort()  # those that have started wait for the others
+            raise ResourceError(
+                f"the system does not give {num_threads} threads ({error}): fewer are measured "
+                "with --threads"
+            ) from error
         began = time.perf_counter()
         ends = began + _MEASURE_S
         start.wait()

@@ -7,7 +7,7 @@ together keep 40 to 50 %.
 """
 
 _WINDOW_S = 0.03  # a judgement is made of so much running time
-_CROWDED = 0.35  # share of it that the thread that waited most has waited
+_CROWDED = 0.35  # share of it that threads have waited for the last one
 _FIRST_HOLD_S, _LONGEST_HOLD_S = 0.1, 0.4  # before one more thread is tried again
 
 

@@ -202,7 +202,7 @@ class Program:
 
     @property
     def waiting_share(self) -> float:
-        """The share of all steps' time that the thread waited which waited longest."""
+        """The share of all steps' time that threads waited for the last; runtime/team.py."""
         return self._team.waited_s / max(self._team.ran_s, 1e-9)
 
     @property

@@ -46,7 +46,7 @@ class Team:
         first = (base + 320 - self._memory.ctypes.data) // 8
         self._waits = self._memory[first : first + 8 * num_threads : 8]
         self._crowding = Crowding(num_threads)
-        self.ran_s = self.waited_s = 0.0  # of steps: time, and the longest wait
+        self.ran_s = self.waited_s = 0.0  # of steps: time, and what of it was waited
         self._closed = False
         self._threads: list[threading.Thread] = []
         for i in range(1, num_threads):
@@ -85,10 +85,10 @@ class Team:
     def waiting(self, took: int) -> float:
         """The share of a step's `took` cycles that threads waited for the last one.
 
-        All of them together: those that share a core wait in turn, and none of them long.
+        On average of all but that one: those that share a core wait in turn, and none of them long.
         """
         waited = int(self._waits.sum()) / max(1, self._crowding.active - 1)
-        return min(1.0, waited / took)
+        return min(1.0, waited / max(1, took))
 
     def close(self) -> None:
         """End the threads."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -111,18 +112,33 @@ def test_what_limits() -> None:
 
 def test_advice_about_the_target() -> None:
     assert advice({"target": "znver4, kernels for avx512vnni"}) == []
-    assert "AVX-512" in advice({"target": "haswell, kernels for avx2"})[0]
+    for isa, lacks in (
+        ("avx512bw", "no AVX-512 VNNI"),
+        ("avx2", "no AVX-512 VNNI or AVX-VNNI"),
+        ("sse4", "no AVX2"),
+        ("sse2", "neither AVX2 nor SSE4.1"),
+        ("neon", "no dotprod"),
+    ):
+        (said,) = advice({"target": f"x, kernels for {isa} (LLAMBA_TARGET=y)"})
+        assert said.startswith(f"{lacks}: ") and said.endswith("(an estimate)")
     assert "no kernels" in advice({"target": "none: this CPU lacks everything"})[0]
     assert "busy" in advice({"load": 9.0, "threads": 2})[0]
     assert "2.5 CPUs" in advice({"why": {"quota": "2.5 CPUs"}})[0]
 
 
-def test_a_token_reads_the_experts_that_it_uses(tiny_gguf: Callable[..., Path]) -> None:
-    with GGUFFile.open(tiny_gguf(architecture="llama")) as gguf:
-        dense = bytes_per_token(Weights.open(gguf))
-        table = gguf.tensors["token_embd.weight"].num_bytes
-        least = gguf.num_bytes - table if "output.weight" in gguf.tensors else 0
-        assert 0 < dense <= gguf.num_bytes and (not least or dense < gguf.num_bytes)
+@pytest.mark.parametrize("name", ["llama", "qwen3moe"])
+def test_what_a_token_reads(tiny_models: ModuleType, tmp_path: Path, name: str) -> None:
+    """All weights once: of experts those that it uses, of the embeddings a row."""
+    with GGUFFile.open(tiny_models.write(tmp_path, name, "F32")) as gguf:
+        weights = Weights.open(gguf)
+        experts, expected = weights.hyperparameters.experts, 0
+        for tensor, info in gguf.tensors.items():
+            if "_exps." in tensor:
+                assert experts is not None and experts.used < experts.count
+                expected += info.num_bytes // experts.count * experts.used
+            elif tensor != "token_embd.weight" or "output.weight" not in gguf.tensors:
+                expected += info.num_bytes
+        assert bytes_per_token(weights) == expected
 
 
 def test_bad_numbers_of_threads(invoke: Callable[..., Any]) -> None:

@@ -14,8 +14,8 @@ import pytest
 from llamba.cli import kernels as kernels_command
 from llamba.models.gguf import GGUFFile
 from llamba.models.weights import Weights
-from llamba.quant import kernel_cache
-from llamba.quant.target import target
+from llamba.quant import jit, kernel_cache
+from llamba.quant.target import Target, named, target
 from llamba.runtime import kernel_names
 from llamba.runtime.config import EngineConfig
 from llamba.runtime.footprint import layouts_of
@@ -59,6 +59,24 @@ def test_build_list_clear(invoke, cache: Path, tmp_path: Path, monkeypatch) -> N
     (tmp_path / "system" / folder.name).chmod(0o777)
     (row,) = json.loads(invoke("kernels", "list", "--json").stdout)
     assert row["use"].startswith("no: others may write to") and not row["own"]
+
+
+@pytest.mark.parametrize("arguments", [(), ("--target", "avx2")])
+def test_the_target_that_is_built_for(
+    invoke, cache: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    """What models are run with: LLAMBA_TARGET, unless told otherwise."""
+    monkeypatch.setenv("LLAMBA_TARGET", "avx2" if not arguments else "x86-64")
+    target.cache_clear()
+    built: list[Target] = []
+
+    def build(kernels: list[str], *, wanted: Target, **_: object) -> tuple[Path, int]:
+        built.append(wanted)
+        return cache, 0
+
+    monkeypatch.setattr(jit, "build", build)
+    assert invoke("kernels", "build", *arguments).exit_code == 0
+    assert built == [named("avx2")]
 
 
 def test_wrong_arguments(invoke, cache: Path) -> None:

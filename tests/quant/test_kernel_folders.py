@@ -144,6 +144,29 @@ def test_a_link_counts_as_what_it_leads_to(tmp_path: Path) -> None:
     assert str(place) in str(kernel_cache.distrust(tmp_path / "link"))
 
 
+@posix
+def test_a_link_is_not_followed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who may change it could lead it elsewhere when its end has been looked at."""
+    place = tmp_path / "place" / kernel_cache.cache_key(target())
+    place.mkdir(mode=0o755, parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "place")
+    monkeypatch.setattr(kernel_cache, "distrust", lambda path: None)
+    monkeypatch.setattr(kernel_cache, "system_roots", lambda: [tmp_path / "link"])
+    assert kernel_cache.system_directories(target()) == [place.resolve()]
+
+
+@posix
+def test_a_path_that_cannot_be_entered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It counts for none, as one that is not there."""
+
+    def refuse(path: object, **_: object) -> os.stat_result:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(kernel_cache, "system_roots", lambda: [tmp_path])
+    monkeypatch.setattr(os, "stat", refuse)
+    assert kernel_cache.system_directories(target()) == []
+
+
 def test_a_wrong_path_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LLAMBA_KERNEL_PATH", str(tmp_path / "nowhere"))
     with pytest.warns(UserWarning, match="LLAMBA_KERNEL_PATH: .*nowhere is not a folder"):
@@ -189,14 +212,14 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
 
 @posix
 def test_no_space_left(tmp_path: Path) -> None:
-    """The file system takes no more than 1,000 bytes of a file: an error, and nothing half done."""
+    """The file system takes no more than 400 bytes of a file: an error, and nothing half done."""
     code = (
         "import sys; from pathlib import Path; from llamba.quant import jit, target as t; "
         "jit.build(sys.argv[2:], wanted=t.target(), root=Path(sys.argv[1]))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path), KERNELS[0]],
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (400, 400)),
         capture_output=True,
         text=True,
         timeout=60,

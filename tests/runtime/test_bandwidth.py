@@ -2,6 +2,7 @@
 
 import ctypes
 import json
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from llamba.cli.main import cli
+from llamba.errors import ResourceError
 from llamba.quant import jit
 from llamba.runtime import bandwidth
 
@@ -23,6 +25,27 @@ def test_the_kernel_reads_every_word() -> None:
     words = np.random.default_rng(0).integers(-1000, 1000, 64 * 5, dtype=np.int32)
     for count in (0, 64, 64 * 5):
         assert read(words.ctypes.data, 4 * count) == words[:count].sum()
+
+
+@pytest.mark.kernels
+def test_the_system_gives_too_few_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that have started end as well: nothing hangs."""
+    for name in ("_MOST", "_LEAST"):
+        monkeypatch.setattr(bandwidth, name, 1 << 16)
+    reader, start, started = bandwidth.MemoryReader(), threading.Thread.start, []
+
+    def limited(thread: threading.Thread) -> None:
+        if len(started) == 2:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    with pytest.raises(ResourceError, match="does not give 3 threads"):
+        reader.bytes_per_second(3)
+    for thread in started:
+        thread.join(30)
+        assert not thread.is_alive()
 
 
 @pytest.mark.kernels
