@@ -5,11 +5,12 @@ from typing import Any
 
 # What the code for an instruction set lacks beside the best of its family, and what that costs:
 # prefill, in which arithmetic counts, more than decode, in which memory does.
+_NO_AVX2 = "no AVX2: plain x86-64 kernels; expect a third of the speed of a CPU that has it"
 _ISA = {
     "avx2": "no AVX-512 VNNI or AVX-VNNI: 8-bit products take two instructions instead of one; "
     "prompts are read at half to two thirds of the speed of a CPU that has them",
-    "sse": "no AVX2: plain x86-64 kernels; expect a third of the speed",
-    "x86": "no AVX2: plain x86-64 kernels; expect a third of the speed",
+    "sse4": _NO_AVX2,
+    "sse2": _NO_AVX2,
     "neon": "no dotprod: 8-bit products are put together from several instructions; expect half "
     "of the speed of a CPU that has it, such as that of a Raspberry Pi 5",
 }
@@ -28,10 +29,12 @@ def advice(found: dict[str, Any]) -> list[str]:
 def _all(found: dict[str, Any]) -> Iterator[str]:
     model = found.get("model") or {}
     if "because" in model:
-        yield f"limited by {model['limit']}: {model['because']}"
+        yield f"this model is limited by {model['limit']}: {model['because']}"
     target = str(found.get("target", ""))
     if target.startswith("none:"):
         yield f"there are no kernels for this CPU ({target[6:]})"
+    elif "why_not" in (found.get("bandwidth") or {}):
+        yield f"no model runs with these kernels: {found['bandwidth']['why_not']}"
     isa = target.rpartition("kernels for ")[2].split(" ")[0]
     if "kernels for" in target and isa in _ISA:
         yield _ISA[isa]
@@ -62,7 +65,10 @@ def _of_the_machine(found: dict[str, Any]) -> Iterator[str]:
             "`echo performance | sudo tee /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor`"
         )
     if "throttled" in heat:
-        yield f"the CPU slows itself down ({heat['throttled']}): cooling, or a stronger supply"
+        yield (
+            f"the CPU slows itself down, or has done so since the start ({heat['throttled']}): "
+            "it wants cooling, or a stronger power supply"
+        )
     power = str(found.get("power") or "")
     if power.startswith("battery") or "low-power" in power:
         yield f"it runs on {power}: clocks are lower than on mains"
