@@ -18,6 +18,13 @@ from .console import print_json, size
 PACKAGES = ("numpy", "numba", "llvmlite", "jinja2", "huggingface_hub", "uvicorn")
 MAX_THREADS = 1024
 SHARES = ("waiting", "of_ceiling", "in_large_pieces")
+# What a model's part says, a line each; why it is limited is the first advice.
+LABELS = {
+    "path": "model", "file_system": "lies on", "num_bytes": "file",
+    "bytes_per_token": "token reads", "ceiling_ts": "ceiling", "decode_ts": "measured",
+    "of_ceiling": "of ceiling", "waiting": "waiting", "disk_reads_per_token": "disk reads",
+    "in_large_pieces": "2 MB pieces", "limit": "limit",
+}  # fmt: skip
 SHOWN_FEATURES = (
     "avx2", "fma", "f16c", "avxvnni", "avx512f", "avx512bw", "avx512vl", "avx512vnni", "avx512bf16",
     "avx512fp16", "amx-int8", "neon", "dotprod", "i8mm", "sve",
@@ -54,14 +61,22 @@ def command(model: str | None, threads: int | None, no_measure: bool, as_json: b
         print_json(found)
         return
     for name, value in found.items():
-        if name != "advice" and value not in (None, {}, []):
-            click.echo(f"{name.replace('_', ' '):12} {_shown(value)}")
+        if name in ("model", "advice") or value in (None, {}, []):
+            continue
+        click.echo(f"{name.replace('_', ' '):12} {_shown(value)}")
+    for name, value in (found.get("model") or {}).items():
+        if name in LABELS:
+            click.echo(f"{LABELS[name]:12} {_number(name, value)}")
     for line in found["advice"]:
         click.echo(f"\n* {line}")
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.1f}"
     if isinstance(value, dict):
+        if "kind" in value:  # of a file system
+            return value["kind"] + (f" ({value['slow']})" if "slow" in value else "")
         return ", ".join(
             f"{key.replace('_', ' ')} {_number(key, item)}"
             for key, item in value.items()
@@ -79,7 +94,7 @@ def _number(key: str, item: Any) -> str:
         return f"{item:.1f} tok/s"
     if isinstance(item, float):
         return f"{item:.0%}" if key in SHARES else f"{item:.2g}"
-    return f"({_shown(item)})" if isinstance(item, dict) else str(item)
+    return _shown(item)
 
 
 def _bandwidth(num_threads: int) -> dict[str, Any]:
@@ -115,15 +130,16 @@ def examine() -> dict[str, Any]:
     }
 
 
-def cpu_model() -> str:
-    """The CPU's name as it gives it."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
-            if line.lower().startswith(("model name", "hardware")):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
+def cpu_model(root: Path = Path("/")) -> str:
+    """The CPU's name as it gives it; where it gives none, as on a Raspberry Pi, the board's."""
+    from ..runtime.cgroup import read_text
+
+    lines = (read_text(root / "proc/cpuinfo") or "").splitlines()
+    pairs = (line.partition(":") for line in lines)
+    names = {key.strip().lower(): name.strip() for key, _, name in pairs}
+    board = (read_text(root / "proc/device-tree/model") or "").strip("\0")
+    found = names.get("model name") or board or names.get("hardware")
+    return found or platform.processor() or platform.machine()
 
 
 def _version(package: str) -> str:

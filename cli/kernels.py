@@ -39,7 +39,9 @@ def command() -> None:
 def build(
     models: tuple[str, ...], everything: bool, target: str | None, output: Path | None
 ) -> None:
-    """Compile what MODELs may ask for with any settings; without MODEL, what is common.
+    """Compile what models may ask for.
+
+    Without MODEL, what is common is compiled; with one, what it needs with any settings.
 
     \b
       llamba kernels build smollm2
@@ -97,7 +99,7 @@ def _kernels(models: tuple[str, ...], everything: bool) -> set[str]:
 @command.command("list")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def list_(as_json: bool) -> None:
-    """Show the folders with compiled kernels: for which CPU, how many, whether they are used."""
+    """Show the folders with compiled kernels, and whether they are used."""
     rows = _folders()
     if as_json:
         print_json(rows)

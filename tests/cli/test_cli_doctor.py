@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from llamba.cli import doctor_machine as machine
+from llamba.cli.doctor import cpu_model
 from llamba.cli.doctor_advice import advice
 from llamba.cli.doctor_speed import bytes_per_token, large_pieces, limits
 from llamba.models.gguf import GGUFFile
@@ -60,6 +61,14 @@ def test_heat(
     assert machine.heat(tmp_path)["throttled"] == "the voltage is too low"
     assert machine.pi_throttling("") == machine.pi_throttling("throttled=0x0\n") == []
     assert machine.pi_throttling("VCHI initialization failed") == []
+
+
+def test_the_cpu_has_a_name(put: Callable[[str, str], None], tmp_path: Path) -> None:
+    put("proc/device-tree/model", "Raspberry Pi 5 Model B Rev 1.0\0")
+    put("proc/cpuinfo", "processor\t: 0\nCPU part\t: 0xd0b\n")
+    assert cpu_model(tmp_path) == "Raspberry Pi 5 Model B Rev 1.0"
+    put("proc/cpuinfo", "model\t\t: 17\nmodel name\t: AMD EPYC\n")
+    assert cpu_model(tmp_path) == "AMD EPYC"
 
 
 def test_where_things_lie(put: Callable[[str, str], None], tmp_path: Path) -> None:
@@ -123,6 +132,7 @@ def test_advice_about_the_target() -> None:
         assert said.startswith(f"{lacks}: ") and said.endswith("(an estimate)")
     assert "no kernels" in advice({"target": "none: this CPU lacks everything"})[0]
     assert "busy" in advice({"load": 9.0, "threads": 2})[0]
+    assert "can't run" in advice({"bandwidth": {"why_not": "kernels for x can't run"}})[0]
     assert "2.5 CPUs" in advice({"why": {"quota": "2.5 CPUs"}})[0]
 
 
