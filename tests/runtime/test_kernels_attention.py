@@ -446,3 +446,46 @@ def test_many_heads_of_one_kv_head(rig: ModuleType, kv_pages: ModuleType, kv: st
     """More than share a page's widened keys in prefill, and an odd number of them."""
     run_lanes(rig, kv_pages, kv, Form(128, 32, kv_heads=1), ((0, 40),), ((33, 2),))
     run_lanes(rig, kv_pages, kv, Form(20, 32, kv_heads=2), ((0, 40), (13, 17)))
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys", "values"),
+    [
+        (0.0, 1.0, 1.0),
+        (1.0, 0.0, 1.0),
+        (1.0, 1.0, 0.0),
+        (1e4, 3e3, 1e4),
+        (1e18, 1e4, 1.0),
+        (1e-30, 1.0, 1.0),
+        (1.0, 1e-5, 1e-6),
+    ],
+)
+def test_prefill_at_the_limits(
+    rig: ModuleType,
+    kv_pages: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    queries: float,
+    keys: float,
+    values: float,
+) -> None:
+    """Words are rounded next to the longest: zeros, huge and tiny numbers neither overflow nor are
+    divided by nothing.
+    """
+
+    def sequence(self: Case, length: int, tokens: int) -> tuple[NDArray[np.int32], Any, Any, Any]:
+        # Keys that are all alike, and along the queries: the largest products that there can be.
+        k = np.full((length, self.kv_heads, self.form.dim), keys) * self.rng.choice([1, 1, -1])
+        v = self.rng.standard_normal((length, self.kv_heads, self.value_dim)) * values
+        table = self.cache.table(length)
+        self.cache.store(table, k, v)
+        q = np.full((tokens, self.heads, self.form.dim), queries, np.float32)
+        return table, q.astype(np.float64), *self.cache.load(table, length)
+
+    def check(self: Case, got: NDArray, start: int, q: NDArray, *others: Any) -> None:
+        right(self, got, start, 0 * q, *others)  # keys that are alike have the same weight anyway
+
+    right = Case.check
+    monkeypatch.setattr(Case, "check", check)
+    monkeypatch.setattr(Case, "sequence", sequence)
+    for form in (Form(3, 64), Form(2, 64, window=33), Form(1, 64, cap=20.0, slopes=True)):
+        run_lanes(rig, kv_pages, "f16", form, ((0, 70), (100, 33)))
