@@ -51,6 +51,12 @@ class LlambaGroup(click.Group):
         """The command's module is imported here and nowhere else."""
         if cmd_name not in COMMANDS:
             return None
+        from .. import check_cpu
+
+        try:
+            check_cpu()
+        except LlambaError as error:
+            raise click.exceptions.Exit(report(error)) from None
         return importlib.import_module(f".{cmd_name}", __package__).command
 
     def resolve_command(

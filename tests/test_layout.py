@@ -20,6 +20,7 @@ PUBLIC_LAYERS = {
     "SamplingParams": "runtime",
     "RequestOutput": "runtime",
     "__version__": "errors",
+    "check_cpu": "errors",
 }
 
 # Numba takes 0.3 s to import: only what defines kernels and the worker that compiles them may.

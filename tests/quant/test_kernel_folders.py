@@ -226,3 +226,13 @@ def test_no_space_left(tmp_path: Path) -> None:
     )
     assert done.returncode == 1 and "KernelError: the kernel" in done.stderr
     assert [f.name for f in tmp_path.glob("*/*")] == [kernel_cache.ABOUT]
+
+
+def test_compilers_as_far_as_memory_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a board with 1 GB, four of them would be killed."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(16)), raising=False)
+    meminfo = tmp_path / "meminfo"
+    for kilobytes, expected in ((8_000_000, 4), (600_000, 2), (100_000, 1)):
+        meminfo.write_text(f"MemTotal: 9999999 kB\nMemAvailable:   {kilobytes} kB\n")
+        assert kernel_workers._num_workers(meminfo) == expected
+    assert kernel_workers._num_workers(tmp_path / "none") == 4

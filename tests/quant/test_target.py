@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import llamba
 from llamba.errors import KernelError
 from llamba.quant import jit, kernel_cache
 from llamba.quant import target as target_module
@@ -222,6 +223,20 @@ def test_code_of_another_architecture_is_refused(
     monkeypatch.setattr(target_module, "machine", lambda: here)
     with pytest.raises(KernelError, match=message):
         check_runs_here(named(name))
+
+
+def test_p69_a_cpu_below_numpys_floor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Told before NumPy is imported, which would end in SIGILL."""
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text("processor\t: 0\nflags\t\t: fpu sse sse2 pni ssse3 lm\n")
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "2.4.6")
+    with pytest.raises(KernelError, match=r"lacks popcnt, sse4_1, sse4_2, .* 'numpy<2.4'"):
+        llamba.check_cpu(str(cpuinfo))
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "2.3.5")
+    llamba.check_cpu(str(cpuinfo))
+    cpuinfo.write_text("processor\t: 0\nFeatures\t: fp asimd\n")  # ARM
+    llamba.check_cpu(str(cpuinfo))
+    llamba.check_cpu(str(tmp_path / "none"))
 
 
 # ---- what code calls ---------------------------------------------------------------------------
