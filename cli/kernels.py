@@ -26,7 +26,13 @@ def command() -> None:
 @command.command("build")
 @click.argument("models", nargs=-1, metavar="[MODEL]...")
 @click.option("--all", "everything", is_flag=True, help="All kernels there are: takes minutes.")
-@click.option("--target", metavar="NAME", default="host", help="Another kind of CPU than this one.")
+@click.option(
+    "--target",
+    metavar="NAME",
+    default="host",
+    envvar="LLAMBA_TARGET",
+    help="Another kind of CPU than this one.",
+)
 @click.option(
     "-o",
     "--output",

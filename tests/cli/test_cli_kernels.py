@@ -61,7 +61,7 @@ def test_build_list_clear(invoke, cache: Path, tmp_path: Path, monkeypatch) -> N
     assert row["use"].startswith("no: others may write to") and not row["own"]
 
 
-def test_wrong_arguments(invoke, cache: Path) -> None:
+def test_wrong_arguments(invoke, cache: Path, monkeypatch) -> None:
     for arguments, told in [
         (("--target", "z80"), "'z80' is none of host, "),
         (("--all", "smollm2"), "--all and MODEL: give one of them"),
@@ -69,6 +69,9 @@ def test_wrong_arguments(invoke, cache: Path) -> None:
         result = invoke("kernels", "build", *arguments)
         assert result.exit_code == 2 and told in result.stderr
     assert "no kernels in" in invoke("kernels", "list").stderr
+    # What `llamba run` would take from the environment is what is built.
+    monkeypatch.setenv("LLAMBA_TARGET", "z80")
+    assert "'z80' is none of host, " in invoke("kernels", "build").stderr
 
 
 @pytest.mark.kernels
