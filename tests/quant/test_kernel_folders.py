@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from llamba.errors import KernelError
-from llamba.quant import jit, kernel_cache
+from llamba.quant import jit, kernel_cache, kernel_workers
 from llamba.quant.target import named, target
 
 KERNELS = [f"runtime.kernels.cpu.gather:gather_{layout}" for layout in ("rows", "lanes")]
