@@ -6,6 +6,7 @@ import time
 
 import numpy as np
 
+from ..errors import ResourceError
 from ..quant import jit
 from .load import Progress
 from .memory import available_memory
@@ -38,15 +39,25 @@ class MemoryReader:
 
         def work(index: int) -> None:
             at = self._memory.ctypes.data + index * part
-            start.wait()
+            try:
+                start.wait()
+            except threading.BrokenBarrierError:
+                return
             while time.perf_counter() < ends:
                 self._read(at, part)
                 done[index] += part
 
         ends = time.perf_counter() + 60.0  # until all have started
         threads = [threading.Thread(target=work, args=(i,)) for i in range(num_threads)]
-        for thread in threads:
-            thread.start()
+        for i, thread in enumerate(threads):
+            try:
+                thread.start()
+            except RuntimeError as error:
+                start.abort()  # those that have started would wait for ever
+                raise ResourceError(
+                    f"the system gives {i} of num_threads={num_threads} threads ({error}): "
+                    "pass a smaller num_threads"
+                ) from error
         began = time.perf_counter()
         ends = began + _MEASURE_S
         start.wait()
