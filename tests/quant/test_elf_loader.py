@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from llamba.errors import KernelError
+from llamba.quant import target as targets
 from llamba.quant.elf import read_object
 from llamba.quant.elf_loader import link
-from llamba.quant import target as targets
 
 TRIPLES = ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"]
 
