@@ -156,7 +156,7 @@ def _folders() -> list[dict[str, Any]]:
         except OSError:  # there is none, or it is not for us
             continue
         for folder in folders:
-            if not folder.is_dir():
+            if not kernel_cache.is_key(folder.name) or folder.is_symlink() or not folder.is_dir():
                 continue
             use = "yes" if folder.name == key else "no"
             if use == "yes" and root != own and (why := kernel_cache.distrust(folder)):

@@ -30,6 +30,8 @@ _STALE_DAYS = 30
 _TABLES = ("grids.py", "iq4_nl.py", "mxfp4.py")  # that kernels hold as constants
 _WRITABLE = stat.S_IWGRP | stat.S_IWOTH  # by others than the owner
 ABOUT = "about.json"
+_FACTS = ("cpu", "isa", "arch", "llamba", "numba", "llvmlite", "python")  # that it holds
+_KEY_LEN = 24
 PATH_VARIABLE = "LLAMBA_KERNEL_PATH"
 
 
@@ -51,11 +53,16 @@ def cache_key(wanted: Target) -> str:
             digest.update(file.name.encode() + b"\0" + source.read() + b"\0")
     digest.update(f"{version('numba')} {version('llvmlite')} {sys.version_info[:2]}".encode())
     digest.update(f"{wanted.arch} {wanted.cpu} {wanted.features} {wanted.isa}".encode())
-    return digest.hexdigest()[:24]
+    return digest.hexdigest()[:_KEY_LEN]
 
 
 def _sources(folder: Path) -> list[Path]:
     return [folder / name for name in sorted(os.listdir(folder)) if name.endswith(".py")]
+
+
+def is_key(name: str) -> bool:
+    """Whether a folder of this name may be one of ours: LLAMBA_CACHE can be any folder."""
+    return len(name) == _KEY_LEN and set(name) <= set("0123456789abcdef")
 
 
 @lru_cache
@@ -165,7 +172,9 @@ def prune(keep: Path) -> None:
     limit = time.time() - _STALE_DAYS * 86400
     with contextlib.suppress(OSError):  # another process may be at it, too
         for folder in keep.parent.iterdir():
-            if folder != keep and folder.is_dir() and folder.stat().st_mtime < limit:
+            if folder == keep or not is_key(folder.name) or folder.is_symlink():
+                continue
+            if folder.is_dir() and folder.stat().st_mtime < limit:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -287,7 +296,8 @@ def describe(folder: Path) -> dict[str, Any]:
     about: dict[str, Any] = {}
     with contextlib.suppress(OSError, ValueError):
         read = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
-        about = read if isinstance(read, dict) else {}
+        if isinstance(read, dict):
+            about = {k: v for k, v in read.items() if k in _FACTS and isinstance(v, str)}
     sizes = [file.stat().st_size for file in folder.glob("*.o")]
     return {**about, "kernels": len(sizes), "bytes": sum(sizes)}
 

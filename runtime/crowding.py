@@ -4,7 +4,13 @@ Threads that meet at a barrier after each op go as slowly as the slowest: one th
 core holds all of them up for whole time slices. Then fewer threads, each with a core for itself,
 are faster: with one of two cores busy, one thread keeps 48 to 70 % of the decode rate of two, both
 together keep 40 to 50 %.
+
+More threads than cores are never faster, and each that is too many costs whole time slices: sixteen
+on two busy cores took 20 times as long as two. So at most two begin for each core, and a crowd goes
+back to one for each at once, of those that there are by then.
 """
+
+from collections.abc import Callable
 
 _WINDOW_S = 0.03  # a judgement is made of so much running time
 _CROWDED = 0.35  # share of it that threads have waited for the last one
@@ -14,6 +20,8 @@ _FIRST_HOLD_S, _LONGEST_HOLD_S = 0.1, 0.4  # before one more thread is tried aga
 class Crowding:
     """Decides from how long threads waited; the clock is the caller's.
 
+    cores: says how many there are now.
+
     >>> crowding = Crowding(2)
     >>> for _ in range(10):
     ...     crowding.ran(seconds=0.01, waited=0.6)
@@ -21,8 +29,9 @@ class Crowding:
     1
     """
 
-    def __init__(self, num_threads: int) -> None:
-        self.num_threads = self.active = num_threads
+    def __init__(self, num_threads: int, cores: Callable[[], int] | None = None) -> None:
+        self.num_threads, self._cores = num_threads, cores
+        self.active = self._at_most(num_threads, 2)
         self._seconds = self._waited = 0.0
         self._hold_s = _FIRST_HOLD_S
         self._trying = False
@@ -49,10 +58,13 @@ class Crowding:
         self._start_window()
         if self.active == 1:
             return
-        self.active -= 1
+        self.active = self._at_most(self.active - 1)
         if self._trying:
             self._hold_s = min(_LONGEST_HOLD_S, 2 * self._hold_s)
         self._trying = False
+
+    def _at_most(self, active: int, per_core: int = 1) -> int:
+        return active if self._cores is None else max(1, min(active, per_core * self._cores()))
 
     def _try_one_more(self) -> None:
         self._start_window()

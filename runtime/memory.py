@@ -89,14 +89,16 @@ def check_memory(
     kv = f"{setting}={num_tokens} needs {megabytes(need.kv)} for the KV cache"
     if limit is not None and need.total + RESERVE > limit:
         least = need.total + RESERVE - need.kv * max(0, num_tokens - MIN_KV_TOKENS) // num_tokens
-        enough = need.total + RESERVE if least <= limit else least
+        enough = up_megabytes(need.total + RESERVE) + " or more"
         out = way_out(limit - RESERVE - need.arena - need.weights, "")
         out = f"{out}, or a higher memory_limit" if out else "pass a higher memory_limit"
+        if limit < least < need.total + RESERVE:
+            enough += f"; with {setting}={MIN_KV_TOKENS}, {up_megabytes(least)}"
         raise ResourceError(
             f"the weights take {megabytes(need.weights)}, {kv}, {megabytes(need.arena)} are for "
             f"activations and {megabytes(RESERVE)} for the program itself, but "
             f"memory_limit={limit} allows {megabytes(limit)}: {out} "
-            f"({up_megabytes(enough)} or more), or choose a smaller model"
+            f"({enough}), or choose a smaller model"
         )
     if available is None:
         return

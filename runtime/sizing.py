@@ -102,7 +102,7 @@ def configure(
             whole_prompts=encoder,
             mmap=mmap,
             mlock=mlock,
-            nice=BACKGROUND_NICE if nice is None and background else nice or 0,
+            nice=(BACKGROUND_NICE if background else 0) if nice is None else nice,
             background=background,
         )
         need = memory_need(weights, config)

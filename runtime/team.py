@@ -12,6 +12,7 @@ from ..errors import ResourceError
 from .crowding import Crowding
 from .kernels.records import STEP
 from .priority import lower_priority
+from .threads import num_cpus
 
 
 class Team:
@@ -45,7 +46,7 @@ class Team:
             step[getattr(STEP, name) // 8] = value
         first = (base + 320 - self._memory.ctypes.data) // 8
         self._waits = self._memory[first : first + 8 * num_threads : 8]
-        self._crowding = Crowding(num_threads)
+        self._crowding = Crowding(num_threads, num_cpus)
         self.ran_s = self.waited_s = 0.0  # of steps: time, and what of it was waited
         self._closed = False
         self._threads: list[threading.Thread] = []

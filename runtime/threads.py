@@ -53,6 +53,12 @@ def find_cores(root: Path = Path("/")) -> Cores:
     )
 
 
+def num_cpus() -> int:
+    """The CPUs that this process may run on now: an administrator may change that any time."""
+    allowed = _affinity()
+    return len(allowed) if allowed else os.cpu_count() or 1
+
+
 def _affinity() -> set[int] | None:
     """The CPUs this process may run on; None where the system does not say (macOS, Windows).
 

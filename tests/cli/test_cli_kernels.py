@@ -40,16 +40,19 @@ def test_build_list_clear(invoke, cache: Path, tmp_path: Path, monkeypatch) -> N
     assert f"2 kernels for {target().cpu}" in result.stderr and "2 of them new" in result.stderr
     assert "0 of them new" in invoke("kernels", "build").stderr
     (folder,) = cache.iterdir()
-    (cache / "old").mkdir()
-    (cache / "old" / "x.o").write_bytes(bytes(1000))
+    (old := cache / ("0" * 24)).mkdir()
+    (cache / "ours").mkdir()  # LLAMBA_CACHE may be any folder, with other things in it
+    (old / "x.o").write_bytes(bytes(1000))
     listed = json.loads(invoke("kernels", "list", "--json").stdout)
     rows = {Path(row["folder"]): row for row in listed}
     assert rows[folder]["use"] == "yes" and rows[folder]["kernels"] == 2
-    assert rows[cache / "old"] == {
-        "folder": str(cache / "old"), "own": True, "use": "no", "kernels": 1, "bytes": 1000,
+    assert rows[old] == {
+        "folder": str(old), "own": True, "use": "no", "kernels": 1, "bytes": 1000,
     }  # fmt: skip
     assert str(folder) in invoke("kernels", "list").stdout
     assert "1.0 kB freed" in invoke("kernels", "clear").stderr
+    assert (cache / "ours").is_dir() and not old.exists()
+    (cache / "ours").rmdir()
     assert list(cache.iterdir()) == [folder]
     # A folder for all users is shown, and nothing is deleted in it.
     monkeypatch.setattr(kernel_cache, "system_roots", lambda: [tmp_path / "system"])
@@ -77,6 +80,22 @@ def test_the_target_that_is_built_for(
     monkeypatch.setattr(jit, "build", build)
     assert invoke("kernels", "build", *arguments).exit_code == 0
     assert built == [named("avx2")]
+
+
+def test_what_a_folder_says_of_itself_is_not_obeyed(
+    invoke, cache: Path, tmp_path: Path, monkeypatch
+) -> None:
+    """A foreign about.json must not name what `clear` deletes."""
+    system, precious = tmp_path / "system" / ("1" * 24), tmp_path / "precious"
+    system.mkdir(parents=True)
+    precious.mkdir()
+    monkeypatch.setattr(kernel_cache, "system_roots", lambda: [tmp_path / "system"])
+    about = {"own": True, "folder": str(precious), "use": "no", "cpu": ["x"], "isa": "avx2"}
+    (system / "about.json").write_text(json.dumps(about))
+    result = invoke("kernels", "list", "--json")
+    (row,) = [row for row in json.loads(result.stdout) if row["folder"] == str(system)]
+    assert not row["own"] and row["isa"] == "avx2" and "cpu" not in row
+    assert invoke("kernels", "clear", "--all").exit_code == 0 and precious.is_dir()
 
 
 def test_wrong_arguments(invoke, cache: Path) -> None:

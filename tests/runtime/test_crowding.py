@@ -53,6 +53,21 @@ def test_a_long_step_counts_as_much_as_many_short_ones() -> None:
     assert crowding.active == 1
 
 
+def test_more_threads_than_cores() -> None:
+    """At most two for each core begin; a crowd is as many as there are cores at once."""
+    cores = 2
+    crowding = Crowding(16, lambda: cores)
+    assert crowding.active == 4
+    crowding.ran(1.0, 0.6)
+    assert crowding.active == 2
+    assert set(run(crowding, 2, 4)) == {2, 3}  # one more is tried now and then
+    crowding = Crowding(16, lambda: cores)
+    cores = 1  # the set of CPUs was changed
+    crowding.ran(1.0, 0.6)
+    assert crowding.active == 1
+    assert Crowding(3, lambda: 8).active == 3
+
+
 def test_one_thread_has_nobody_to_wait_for() -> None:
     crowding = Crowding(1)
     for _ in range(100):

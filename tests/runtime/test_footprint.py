@@ -199,3 +199,6 @@ def test_a_limit_counts_the_weights(weights: Weights, monkeypatch: pytest.Monkey
     for bad in (0, 1.5e9, "2G", True):
         with pytest.raises(InvalidParameterError, match="memory_limit"):
             configure(weights, memory_limit=bad)  # type: ignore[arg-type]
+    for bad in ("", 0.0, False):
+        with pytest.raises(InvalidParameterError, match="nice"):
+            configure(weights, nice=bad)  # type: ignore[arg-type]

@@ -208,7 +208,8 @@ def test_what_is_over_the_limit() -> None:
     for part in ("900 MB", "kv_tokens=4096", "800 MB", "50 MB", "128 MB", "memory_limit=", "or X"):
         assert part in str(error.value)
     assert "(about 2656 fits)" in str(error.value) and "1878M or more" in str(error.value)
-    with pytest.raises(ResourceError, match=r"pass a higher memory_limit \(1091M or more\)"):
+    higher = r"pass a higher memory_limit \(1878M or more; with kv_tokens=64, 1091M\)"
+    with pytest.raises(ResourceError, match=higher):
         check(1000 * MB)
 
 
@@ -267,6 +268,7 @@ def test_engine_config() -> None:
         ("mmap", 1),
         ("mlock", "no"),
         ("nice", 20),
+        ("nice", False),
         ("background", None),
     ]:
         with pytest.raises(InvalidParameterError, match=f"{name}={bad!r}"):
