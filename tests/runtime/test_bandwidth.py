@@ -62,25 +62,4 @@ def test_doctor_measures(tiny_gguf: Callable[..., Path], monkeypatch: pytest.Mon
     model = found["model"]
     assert model["limit"] in ("memory", "arithmetic", "threads waiting", "disk")
     assert model["decode_ts"] > 0 and model["ceiling_ts"] > 0
-    assert found["advice"][0].startswith(f"limited by {model['limit']}")
-
-
-@pytest.mark.kernels
-def test_too_many_threads_end_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that have started must not wait for the others for ever."""
-    start, alive = threading.Thread.start, threading.active_count()
-
-    def limited(thread: threading.Thread) -> None:
-        if threading.active_count() > alive + 1:
-            raise RuntimeError("can't start new thread")
-        start(thread)
-
-    monkeypatch.setattr(bandwidth, "_MOST", 1 << 22)
-    reader = bandwidth.MemoryReader()
-    monkeypatch.setattr(threading.Thread, "start", limited)
-    with pytest.raises(ResourceError, match="gives 2 of num_threads=8 threads"):
-        reader.bytes_per_second(8)
-    for thread in threading.enumerate():
-        if thread is not threading.current_thread() and not thread.daemon:
-            thread.join(10)
-    assert threading.active_count() == alive
+    assert found["advice"][0].startswith(f"this model is limited by {model['limit']}")

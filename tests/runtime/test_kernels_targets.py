@@ -154,6 +154,7 @@ def test_some_tests(python: Python, name: str) -> None:
     run_tests(python, name, [*FEW_TESTS, *(MIXED if name == "x86-64-v2" else [])], 100)
 
 
+@pytest.mark.timeout(900)  # some hundred kernels are compiled
 def test_most_tests_on_avx2(python: Python) -> None:
     needs("avx2")
     run_all_tests(python, "avx2", ALIKE)
