@@ -82,7 +82,7 @@ class Group:
     def __enter__(self) -> "Group":
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *error: object) -> None:
         for _ in range(50):
             try:
                 if self.folder is not None:

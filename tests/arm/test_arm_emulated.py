@@ -40,9 +40,7 @@ pytestmark = [
 ]
 
 
-def emulated(
-    cpu: str, *arguments: str, timeout: int = 3000, **environment: str
-) -> subprocess.CompletedProcess[str]:
+def emulated(cpu: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run the emulated Python."""
     own = {k: v for k, v in os.environ.items() if k not in ("LLAMBA_TARGET", "LLAMBA_CACHE")}
     return subprocess.run(
@@ -51,7 +49,7 @@ def emulated(
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=timeout,
+        timeout=3000,
     )
 
 

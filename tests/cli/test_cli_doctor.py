@@ -49,14 +49,14 @@ def test_clocks_that_are_held_down(put: Callable[[str, str], None], tmp_path: Pa
 def test_heat(
     put: Callable[[str, str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machine.shutil, "which", lambda _: None)
+    monkeypatch.setattr("shutil.which", lambda _: None)
     assert machine.heat(tmp_path) == {}
     put("sys/class/thermal/thermal_zone0/temp", "81500\n")
     put(f"{CPU}/cpu3/thermal_throttle/core_throttle_count", "7\n")
     found = machine.heat(tmp_path)
     assert found == {"temperature": "82 C", "throttled": "7 times since the start"}
     assert "slows itself down" in "".join(advice({"heat": found}))
-    monkeypatch.setattr(machine.shutil, "which", lambda _: "/usr/bin/vcgencmd")
+    monkeypatch.setattr("shutil.which", lambda _: "/usr/bin/vcgencmd")
     monkeypatch.setattr(machine, "_vcgencmd", lambda: "throttled=0x1\n")
     assert machine.heat(tmp_path)["throttled"] == "the voltage is too low"
     assert machine.pi_throttling("") == machine.pi_throttling("throttled=0x0\n") == []

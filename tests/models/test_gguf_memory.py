@@ -10,7 +10,7 @@ import pytest
 
 from llamba.errors import InvalidModelFileError
 from llamba.models import gguf_memory
-from llamba.models.gguf import GGUFFile
+from llamba.models.gguf import GGUFFile, TensorInfo
 
 
 def test_tensors_are_the_same_in_private_memory(
@@ -19,16 +19,19 @@ def test_tensors_are_the_same_in_private_memory(
     monkeypatch.setattr(gguf_memory, "_PIECE", 1 << 16)  # many pieces, the last one short
     path = tiny_gguf(weights="Q4_K")
     told: list[tuple[int, int]] = []
+    last: list[TensorInfo] = []
     with GGUFFile.open(path) as mapped, GGUFFile.open(path) as gguf:
         gguf.read(lambda done, total: told.append((done, total)))
         assert mapped.tensors.keys() == gguf.tensors.keys()
         for name, tensor in mapped.tensors.items():
             mine = gguf.tensors[name]
+            last = [mine]
             assert (mine.shape, mine.type_id) == (tensor.shape, tensor.type_id)
             assert np.array_equal(mine.data, tensor.data) and not mine.data.flags.writeable
             assert mine.data.ctypes.data % 32 == tensor.data.ctypes.data % 32
         assert gguf.metadata["general.architecture"] == mapped.metadata["general.architecture"]
     assert told[-1][0] == told[-1][1] and len(told) > 2
+    mine = last[0]
     data = mine.data.copy()
     assert np.array_equal(mine.data, data)  # it lives as long as its views
 

@@ -29,7 +29,7 @@ def test_equal_to_a_walk(strings: list[bytes], after: bytes) -> None:
     array = laid_out(strings)
     buffer = bytearray(b"before") + array + after
     end = gguf_strings.end_of_strings(buffer, 6, len(strings))
-    assert end == 6 + len(array)
+    assert end is not None and end == 6 + len(array)
     assert gguf_strings.as_bytes(buffer, 6, len(strings)) == strings
     texts = gguf_strings.as_texts(buffer, 6, end, len(strings))
     try:
