@@ -24,7 +24,14 @@ PUBLIC_LAYERS = {
 }
 
 # Numba takes 0.3 s to import: only what defines kernels and the worker that compiles them may.
-NUMBA_HOMES = ("quant/cpu/", "runtime/kernels/cpu/", "quant/jit.py", "quant/compiler.py")
+NUMBA_HOMES = (
+    "quant/cpu/",
+    "quant/cuda/",
+    "runtime/kernels/cpu/",
+    "runtime/kernels/cuda/",
+    "quant/jit.py",
+    "quant/compiler.py",
+)
 
 MAX_LINES = 400
 LONG_MODULES = {  # path -> why it is one thing all the same

@@ -1,0 +1,1 @@
+"""The ops on a GPU, file by file as in cpu/."""

@@ -1,0 +1,75 @@
+"""Results on their way into matmuls: bytes with scales, float16 or float32 (arena: Activations).
+
+* q: int8 (tokens, columns); in Mode.TILES (`width` 8) [token / 8][column / 32][token % 8][32].
+* scales: float32 pairs (d, d * the sum of the bytes) a 32 columns: (tokens, columns / 32), or
+  [token / 8][column / 32][token % 8].
+* half: float16 (tokens, columns). plain: float32 (tokens, columns).
+"""
+
+from ....quant.cuda.memory import store_f32x2, store_f32x4, store_i32, store_i32x2
+from ....quant.cuda.simt import (
+    absolute,
+    add32,
+    and32,
+    dp4a,
+    f32_of,
+    i32,
+    inline,
+    make_f32x2,
+    make_i32x2,
+    maximum,
+    nearest,
+    or32,
+    pack_half2,
+    shl32,
+    shuffle_xor_f32,
+    shuffle_xor_i32,
+    to_f32,
+)
+
+
+@inline
+def put_activations(v, token, column, columns, q, scales, half, plain, width):
+    """Four values (f32x4) of a token from `column` on, a multiple of 4.
+
+    Called by whole warps; eight threads in a row hold a block of 32 columns. Nothing is written
+    where column >= columns (a multiple of 32).
+    """
+    inside = column < columns
+    if plain != 0 and inside:
+        store_f32x4(plain + (token * columns + column) * 4, v)
+    if half != 0 and inside:
+        words = make_i32x2(pack_half2(v[0], v[1]), pack_half2(v[2], v[3]))
+        store_i32x2(half + (token * columns + column) * 2, words)
+    if q != 0:
+        largest = maximum(
+            maximum(absolute(v[0]), absolute(v[1])), maximum(absolute(v[2]), absolute(v[3]))
+        )
+        for k in range(3):
+            largest = maximum(largest, shuffle_xor_f32(largest, 1 << k))
+        factor = f32_of(0)
+        if largest > f32_of(0):
+            factor = f32_of(127) / largest
+        d = largest / f32_of(127)
+        low = or32(
+            and32(nearest(v[0] * factor), i32(255)),
+            shl32(and32(nearest(v[1] * factor), i32(255)), i32(8)),
+        )
+        high = or32(
+            shl32(and32(nearest(v[2] * factor), i32(255)), i32(16)),
+            shl32(nearest(v[3] * factor), i32(24)),
+        )
+        packed = or32(low, high)
+        total = dp4a(packed, i32(0x01010101), i32(0))
+        for k in range(3):
+            total = add32(total, shuffle_xor_i32(total, 1 << k))
+        at = token * columns + column
+        pair = token * (columns // 32) + column // 32
+        if width == 8:
+            block = (token // 8) * (columns // 32) + column // 32
+            at = block * 256 + (token % 8) * 32 + column % 32
+            pair = block * 8 + token % 8
+        if inside:
+            store_i32(q + at, packed)
+            if column % 32 == 0:
+                store_f32x2(scales + pair * 8, make_f32x2(d, d * to_f32(total)))
