@@ -117,3 +117,20 @@ def activation_arguments(f: Fields, mode: Mode) -> tuple[int, int, int, int, int
     if mode is Mode.HALF:
         return 0, 0, f.act_half, f.act_plain, 0
     return f.act_q, f.act_scales, 0, f.act_plain, 8 if mode is Mode.TILES else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """A weight on the device, in the forms that its kernels read; 0: it isn't there in that one.
+
+    format: of `planes` and `tiles`: "q4_k", "f32"... planes: each row's bytes regrouped within the
+    row (quant/cuda/planes.py), as many as in the file. tiles: 16 rows together, as tensor cores
+    take them (quant/cuda/tiles.py). half: float16 (rows, columns); only for Gemm.
+    """
+
+    format: str
+    rows: int
+    columns: int
+    planes: int
+    tiles: int = 0
+    half: int = 0
