@@ -62,7 +62,7 @@ def lower(
     max_tokens = MAX_ROWS if deterministic and causal else -(-max_tokens // lanes) * lanes
     max_rows = MAX_ROWS if causal or not deterministic else max_tokens  # a text runs in one step
     found = Layouts(max_tokens)
-    common = (weights, arena, cache, ropes, logits)
+    common = (weights, arena, cache, ropes, logits.ctypes.data)
     plain = exact or deterministic or max_sequences <= 2 or not causal
     widths = {max_rows: 0} if plain else _row_layouts(lanes)
     found.hidden = arena.allocate(max_rows * numbers.dim * 4)

@@ -29,7 +29,7 @@ class Lowering(Builder):
     """Emits the ops of one layout for a whole model.
 
     Args:
-        logits: float32 (rows, vocab_size): where the last op puts the logits.
+        logits: address of float32 (rows, vocab_size), where the last op puts the logits.
         max_splits: see AttentionLowering.
     """
 
@@ -39,7 +39,7 @@ class Lowering(Builder):
         arena: Arena,
         cache: KVCache,
         ropes: RopeTables,
-        logits: np.ndarray,
+        logits: int,
         *,
         exact: bool,
         capacity: int,
@@ -114,8 +114,7 @@ class Lowering(Builder):
         embed = self.op(
             f"embedding:embed_{self.kind}_{fmt.name.lower()}",
             EMBED,
-            weight=self.arena.keep(info.data),
-            row_bytes=fmt.row_bytes(n.dim),
+            **self.rows_of("token_embd.weight"),
             columns=n.dim,
             scale=float(n.embedding_scale),
             out=self.hidden,
@@ -244,7 +243,7 @@ class Lowering(Builder):
             self.matmul(
                 "output.weight",
                 x,
-                self.logits.ctypes.data,
+                self.logits,
                 n.vocab_size,
                 count="num_outputs",
                 softcap=n.final_softcap,

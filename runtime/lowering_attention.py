@@ -10,7 +10,7 @@ from ..models.architecture import Layer, QKNorm
 from ..quant.target import target
 from .arena import Activations
 from .kernels.records import ACTIVATE, ATTENTION, COMBINE, MAX_GROUP, ROPE, ROPE_TABLE
-from .lowering_base import Builder
+from .lowering_base import Builder, split_stride
 from .placement import project
 from .program import Op
 
@@ -42,27 +42,14 @@ class AttentionLowering:
 
     def __init__(self, builder: Builder, *, max_splits: int) -> None:
         self._builder = builder
-        layers = builder.numbers.layers
         self._allocate()
         self._tables: dict[int, int] = {}  # addresses of the tables as they lie in lanes
-        # Each head's pieces: maximum, sum, padding, then the values; split by split, so that memory
-        # is committed for as many splits as the longest sequence had.
-        largest = max(self._split_stride(layer) for layer in layers)
-        size = max_splits * largest
-        touched = size // builder.capacity * builder.packed
-        self._partial = builder.arena.allocate(size, touched=touched)
-        if builder.lanes:
-            self._attended = builder.buffer(max(n.num_heads * n.value_dim for n in layers))
-            self._q_rows = builder.buffer(max(n.num_heads * n.key_dim for n in layers))
+        buffers = builder.attention_buffers(max_splits)
+        self._partial, self._attended, self._q_rows = buffers
 
     def _allocate(self) -> None:
         """The buffers of q, k and v."""
         self._qkv = self._builder.buffer(max(map(qkv_columns, self._builder.numbers.layers)))
-
-    def _split_stride(self, layer: Layer) -> int:
-        """Bytes of a split's pieces."""
-        room = -(-layer.value_dim // 32) * 32
-        return self._builder.capacity * layer.num_heads * (room + 16) * 4
 
     def tables(self) -> list[Op]:
         """In lanes: the rotation angles of the step's tokens, once for all layers."""
@@ -236,7 +223,8 @@ class AttentionLowering:
             q=self._q_rows if b.lanes else places.q,
             stride=4 * q_columns if b.lanes else b.stride(places.q_width),
             out=self._partial,
-            split_stride=self._split_stride(numbers),
+            split_stride=split_stride(b.capacity, numbers),
+            **b.beside_rows(self._attended),
             **fields,
         )
         if not b.lanes:
@@ -288,7 +276,8 @@ class AttentionLowering:
             COMBINE,
             "num_packed" if b.lanes else "num_tokens",
             partial=self._partial,
-            split_stride=self._split_stride(numbers),
+            split_stride=split_stride(b.capacity, numbers),
+            **b.beside_rows(self._attended),
             num_heads=numbers.num_heads,
             head_dim=numbers.value_dim,
             sinks=self._sinks(layer),

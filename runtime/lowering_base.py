@@ -1,7 +1,7 @@
 """What all parts of the lowering share: buffers, and the ops that several of them emit."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from .program import Op
 from .rope_table import RopeTables
 
 if TYPE_CHECKING:
+    from ..models.architecture import Layer
     from ..models.gguf import TensorInfo
     from .adapters import AdapterWeights
 
@@ -80,10 +81,35 @@ class Builder:
         count: str = "num_tokens",
         barrier: bool = True,
         /,
-        **fields: int | float,
+        **fields: Any,
     ) -> Op:
         """An op of a kernel; `count` is the step field that says how many tokens it handles."""
         return Op(f"runtime.kernels.cpu.{kernel}", layout, count, fields, barrier)
+
+    def rows_of(self, name: str, first: int = 0) -> dict[str, Any]:
+        """The fields of records that say where a tensor's rows are, from row `first` on."""
+        info = self.matrix(name)
+        row_bytes = format_of(info.type_id, name).row_bytes(info.shape[-1])
+        return {"weight": self.arena.keep(info.data) + first * row_bytes, "row_bytes": row_bytes}
+
+    def attention_buffers(self, max_splits: int) -> tuple[int, int, int]:
+        """Buffers of all layers' attention: its pieces; in lanes its results and queries, else 0.
+
+        Each head's pieces: maximum, sum, padding, then the values; split by split, so that memory
+        is committed for as many splits as the longest sequence had.
+        """
+        layers = self.numbers.layers
+        size = max_splits * max(split_stride(self.capacity, layer) for layer in layers)
+        touched = size // self.capacity * self.packed
+        partial = self.arena.allocate(size, touched=touched)
+        if not self.lanes:
+            return partial, 0, 0
+        attended = self.buffer(max(n.num_heads * n.value_dim for n in layers))
+        return partial, attended, self.buffer(max(n.num_heads * n.key_dim for n in layers))
+
+    def beside_rows(self, attended: int) -> dict[str, Any]:
+        """Fields that attention in rows has beside those of all layouts."""
+        return {}
 
     def order(self, name: str, source_columns: int) -> int:
         """The activation order that a tensor's matmul reads.
@@ -216,8 +242,7 @@ class Builder:
             MATMUL,
             count,
             barrier,
-            weight=self.arena.keep(info.data) + skipped * fmt.row_bytes(columns),
-            row_bytes=fmt.row_bytes(columns),
+            **self.rows_of(name, skipped),
             num_rows=count_rows,
             columns=columns,
             chunk=chunk_of(fmt.row_bytes(columns)),
@@ -241,6 +266,12 @@ class Builder:
         if self.weights.optional(bias) is None:
             return 0
         return self.arena.keep(self.weights.f32(bias)) + 4 * first
+
+
+def split_stride(capacity: int, layer: "Layer") -> int:
+    """Bytes of a split's pieces of so many tokens."""
+    room = -(-layer.value_dim // 32) * 32
+    return capacity * layer.num_heads * (room + 16) * 4
 
 
 def chunk_of(row_bytes: int) -> int:

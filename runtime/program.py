@@ -29,7 +29,7 @@ class Op:
     kernel: str
     layout: Any
     count: str  # the step field that holds the number of tokens it handles
-    fields: dict[str, int | float]
+    fields: dict[str, Any]
     barrier: bool = True
     deltas: "tuple[Delta, ...]" = ()  # what adapters add to its result
 
