@@ -1,0 +1,270 @@
+"""DeviceProgram: a model on one GPU that runs batches, and runs ahead of them.
+
+A step is one upload, one graph (or, for chunks, a list of launches) and one download of the best
+candidates of each row. When all is given to the device the next step is, too, with tokens that the
+device guesses: so the device works while the host samples. `Runs` says what may be done so.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..batch import Batch, Logits
+from ..candidates import CandidateRows
+from ..kernels.cuda.launch import Work
+from ..program import Op
+from .plan import Bucket, Modes, Planner, fill_up_singles, fill_up_tiles
+from .steps import Layout, PageTables, Placed, StepArrays, covers, next_batch, place
+
+if TYPE_CHECKING:
+    from .arena import DeviceArena
+    from .cache import DeviceKVCache
+    from .device import Device, Event, Graph
+    from .hidden import DeviceHiddenStates
+    from .sampling import DeviceSampling
+
+_MOST_PLANS = 64  # kept of steps with chunks
+
+
+@dataclass(slots=True)
+class Flight:
+    """A step that was given to the device."""
+
+    batch: Batch
+    placed: Placed
+    side: int
+    arrived: "Event"  # its candidates are on the host
+    guessed: "Event | None" = None  # so are the tokens that it was run for, if the device chose them
+    tokens: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
+
+
+class DeviceProgram:
+    """Has the interface of runtime.program.Program. Not thread-safe: one batch at a time.
+
+    Args:
+        body: the ops up to the last hidden state. tails: from there to logits, on either side;
+            encoders have none.
+        max_tokens, max_sequences: of a step. max_logits: rows of logits.
+    """
+
+    gives_candidates = True
+    waiting_share = 0.0
+
+    def __init__(
+        self,
+        device: "Device",
+        arena: "DeviceArena",
+        cache: "DeviceKVCache",
+        *,
+        body: Sequence[Op],
+        tails: Sequence[Sequence[Op]],
+        planner: Planner,
+        modes: Modes,
+        tables: PageTables,
+        arrays: StepArrays,
+        step_base: int,
+        sampling: "DeviceSampling | None",
+        hidden: "DeviceHiddenStates",
+        num_heads: tuple[int, int],
+        max_tokens: int,
+        max_singles: int,
+        max_logits: int,
+        causal: bool,
+    ) -> None:
+        self.num_pages, self.max_tokens, self.max_logits = cache.num_pages, max_tokens, max_logits
+        self.causal, self.device = causal, device
+        self._arena, self._cache, self._hidden = arena, cache, hidden
+        self._body, self._tails, self._planner, self._modes = body, tails, planner, modes
+        self._tables, self._arrays, self._step_base = tables, arrays, step_base
+        self._sampling, self._num_heads, self._max_singles = sampling, num_heads, max_singles
+        self._graphs: dict[Bucket, Graph] = {}
+        self._plans: OrderedDict[Bucket, list[Work]] = OrderedDict()
+        self._side = 0
+        self._ahead: Flight | None = None
+        self._last: Flight | None = None
+        self._closed = False
+
+    # -- batches ---------------------------------------------------------------------------------
+    def run(self, batch: Batch) -> CandidateRows:
+        """Run a batch: write its tokens' K and V into their pages, return the rows asked for.
+
+        Returns:
+            Rows in batch order, valid until the next run.
+        """
+        assert not self._closed, "the program was closed"
+        count = batch.num_tokens
+        assert 0 < count <= self.max_tokens, f"{count} tokens in a step of {self.max_tokens}"
+        ahead, self._ahead = self._ahead, None
+        kept = self._matches(batch, ahead)
+        if ahead is not None and kept is not None:
+            flight = ahead
+        else:
+            self._check(batch)
+            flight = self._start(batch)
+            kept = list(range(len(flight.placed.outputs)))
+        self._last = flight
+        if self._sampling is None:
+            return CandidateRows.none()
+        self._ahead = self._run_ahead(batch, kept, flight)
+        flight.arrived.wait()
+        return self._sampling.rows(flight.side, kept)
+
+    def _check(self, batch: Batch) -> None:
+        for segment in batch.segments:
+            table = segment.block_table
+            end = segment.start + segment.num_tokens
+            assert self.causal or segment.start == 0, "an encoder's text runs in one step"
+            assert segment.start >= 0 and len(table) * 32 >= end, "block table too short"
+            assert not len(table) or (0 <= table.min() and table.max() < self.num_pages), (
+                "page id out of range"
+            )
+
+    def _start(self, batch: Batch, guesses: "tuple[Batch, list[int], int] | None" = None) -> Flight:
+        """Give a batch to the device.
+
+        guesses: the batch before it, the rows of its logits (of that side) that its tokens are
+            chosen from.
+        """
+        placed = place(batch, causal=self.causal, max_singles=self._max_singles)
+        outputs = len(placed.outputs)
+        assert outputs <= self.max_logits, f"{outputs} rows of logits, at most {self.max_logits}"
+        self._side ^= 1
+        bucket = self._bucket(placed, self._side)
+        layout = Layout.of(bucket)
+        before = self._arrays.fill(batch, placed, bucket, layout, ids=guesses is None)
+        if before:
+            self.device.run(before)
+        flight = Flight(batch, placed, self._side, self.device.event())
+        sampling = self._sampling
+        if guesses is not None:
+            assert sampling is not None
+            earlier, rows, side = guesses
+            token_ids = self._step_base + layout.token_ids
+            flight.tokens = sampling.choose(earlier, rows, side, token_ids, placed.rows)
+            flight.guessed = self.device.event()
+            flight.guessed.record()
+        self._launch(bucket)
+        if sampling is not None and outputs:
+            edits = [s.edits for s in batch.segments if s.logits is Logits.LAST]
+            sampling.select(self._side, bucket.outputs, outputs, edits)
+        flight.arrived.record()
+        return flight
+
+    def _bucket(self, placed: Placed, side: int) -> Bucket:
+        from ..kernels.cuda.launches.attention import choose_splits
+
+        outputs = len(placed.outputs)
+        if placed.tiles:
+            singles, tiles = fill_up_singles(placed.num_singles), fill_up_tiles(len(placed.tiles))
+        else:
+            singles, tiles = self._modes.fill_up(placed.num_tokens), 0
+        return Bucket(
+            tokens=self._modes.fill_up(placed.num_tokens),
+            singles=singles,
+            splits=choose_splits(max(singles, 1), placed.longest, *self._num_heads),
+            tiles=tiles,
+            outputs=self._modes.fill_up(outputs) if outputs else 0,
+            side=side if outputs else 0,
+        )
+
+    def _launch(self, bucket: Bucket) -> None:
+        """The body and tail of a step."""
+        if bucket.is_decode:
+            if (graph := self._graphs.get(bucket)) is None:
+                graph = self._graphs[bucket] = self.device.capture(self._plan(bucket))
+            graph.launch()
+            return
+        if bucket not in self._plans:
+            self._plans[bucket] = self._plan(bucket)
+            if len(self._plans) > _MOST_PLANS:
+                self._plans.popitem(last=False)
+        self._plans.move_to_end(bucket)
+        self.device.run(self._plans[bucket])
+
+    def _plan(self, bucket: Bucket) -> list[Work]:
+        addresses = Layout.of(bucket).addresses(self._step_base)
+        works = self._planner.plan(self._body, bucket, addresses)
+        if bucket.outputs:
+            works += self._planner.plan(self._tails[bucket.side], bucket, addresses)
+        return works
+
+    # -- ahead -----------------------------------------------------------------------------------
+    def _run_ahead(self, batch: Batch, rows: list[int], flight: Flight) -> Flight | None:
+        """Start the batch that should follow, if there are guesses and it needs no new page."""
+        segments = batch.segments
+        kept = [i for i, segment in enumerate(segments) if segment.guess is not None]
+        if not kept or any(segment.logits is not Logits.LAST for segment in segments):
+            return None
+        if not all(covers(segments[i]) for i in kept):
+            return None
+        following = next_batch(batch, kept)
+        return self._start(following, (batch, [rows[i] for i in kept], flight.side))
+
+    def _matches(self, batch: Batch, ahead: Flight | None) -> list[int] | None:
+        """Where the batch's rows are among those that were run ahead; None: it wasn't."""
+        if ahead is None or ahead.guessed is None or len(batch.segments) > len(ahead.tokens):
+            return None
+        places = {s.sequence_id: i for i, s in enumerate(ahead.batch.segments)}
+        found = []
+        ahead.guessed.wait()
+        for segment in batch.segments:
+            i = places.get(segment.sequence_id, -1)
+            if i < 0 or segment.num_tokens != 1 or segment.logits is not Logits.LAST:
+                return None
+            run = ahead.batch.segments[i]
+            if run.start != segment.start or ahead.tokens[i] != segment.token_ids[0]:
+                return None
+            if run.edits is not segment.edits:
+                return None
+            found.append(i)
+        return found
+
+    # -- hidden states, pages --------------------------------------------------------------------
+    def hidden_states(self, segment: int, tokens: slice = slice(None)) -> NDArray[np.float32]:
+        """What the last run left of a segment of its batch whose `logits` was HIDDEN.
+
+        Returns:
+            float32 (of its tokens those that `tokens` selects, dim): the last hidden states after
+            the output norm; a copy.
+        """
+        assert self._last is not None and not self._closed
+        first = self._last.placed.rows[segment]
+        count = self._last.batch.segments[segment].num_tokens
+        return self._hidden.read(range(first, first + count)[tokens], lanes=False)
+
+    def lower_priority(self, nice: int) -> None:
+        """The GPU has no such thing."""
+
+    @property
+    def page_nbytes(self) -> int:
+        """Bytes of a KV page, all layers."""
+        return self._cache.page_nbytes
+
+    def copy_page(self, source: int, target: int) -> None:
+        """Copy a KV page, between steps."""
+        self._cache.copy_page(source, target)
+
+    def read_page(self, page: int) -> bytes:
+        """A KV page's bytes, for write_page of a program of the same model and settings."""
+        return self._cache.read_page(page)
+
+    def write_page(self, page: int, data: bytes) -> None:
+        """Put back what read_page gave."""
+        self._cache.write_page(page, data)
+
+    def close(self) -> None:
+        """Give the device back; the program can't run any more."""
+        if self._closed:
+            return
+        self._closed = True
+        self._ahead = self._last = None
+        for graph in self._graphs.values():
+            graph.close()
+        self._graphs.clear()
+        self._plans.clear()
+        self._arena.clear()
+        self.device.close()
