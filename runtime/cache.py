@@ -34,17 +34,23 @@ def head_bytes(layer: Layer, cache_type: str = "f16") -> int:
     return PAGE_SIZE * groups * _GROUP_BYTES[cache_type]
 
 
-def layer_page_bytes(hyperparameters: Hyperparameters, cache_type: str = "f16") -> tuple[int, ...]:
-    """Bytes of a page in each layer: 0 where the layer uses an earlier one's."""
+def layer_page_bytes(
+    hyperparameters: Hyperparameters, cache_type: str = "f16", layers: range | None = None
+) -> tuple[int, ...]:
+    """Bytes of a page in each layer: 0 where it uses an earlier one's, or is none of `layers`."""
     return tuple(
-        layer.num_kv_heads * head_bytes(layer, cache_type) if layer.cache == index else 0
+        layer.num_kv_heads * head_bytes(layer, cache_type)
+        if layer.cache == index and (layers is None or index in layers)
+        else 0
         for index, layer in enumerate(hyperparameters.layers)
     )
 
 
-def kv_bytes_per_page(hyperparameters: Hyperparameters, cache_type: str = "f16") -> int:
-    """Bytes of a page in all layers: 32 positions."""
-    return sum(layer_page_bytes(hyperparameters, cache_type))
+def kv_bytes_per_page(
+    hyperparameters: Hyperparameters, cache_type: str = "f16", layers: range | None = None
+) -> int:
+    """Bytes of a page in all layers, or in `layers`: 32 positions."""
+    return sum(layer_page_bytes(hyperparameters, cache_type, layers))
 
 
 class KVCache:
@@ -56,11 +62,15 @@ class KVCache:
     """
 
     def __init__(
-        self, hyperparameters: Hyperparameters, num_pages: int, cache_type: str = "f16"
+        self,
+        hyperparameters: Hyperparameters,
+        num_pages: int,
+        cache_type: str = "f16",
+        layers: range | None = None,
     ) -> None:
         self.num_pages, self.cache_type = num_pages, cache_type
         self._layers = hyperparameters.layers
-        self.page_bytes = layer_page_bytes(hyperparameters, cache_type)
+        self.page_bytes = layer_page_bytes(hyperparameters, cache_type, layers)
         self.page_nbytes = sum(self.page_bytes)
         self.num_bytes = num_pages * self.page_nbytes
         self._offsets = [num_pages * n for n in accumulate(self.page_bytes, initial=0)]

@@ -39,10 +39,11 @@ def build_program(
     cache_type: str = "f16",
     deterministic: bool = False,
     context_length: int | None = None,
+    layers: range | None = None,
     adapters: Sequence[Adapter] = (),
     progress: Callable[[int, int], None] | None = None,
 ) -> Program:
-    """Lower a model.
+    """Lower a model, or some of its layers.
 
     Args:
         num_pages: pages of 32 KV positions.
@@ -55,6 +56,8 @@ def build_program(
             steps of causal models then have at most MAX_ROWS tokens.
         context_length: of the longest sequence, for rotations that depend on it; the file's by
             default.
+        layers: that it runs, such as range(0, 8) of a model that is split (split.py); all by
+            default. KV pages are theirs only.
         adapters: that segments may use; a segment's scales are in their order.
         progress: called with (compiled, to compile) when kernels must be compiled.
 
@@ -72,11 +75,14 @@ def build_program(
     weights = replace(weights, hyperparameters=numbers)
     _check_sizes(weights)
     step = np.zeros(len(STEP), np.int64)
-    arena, cache, ropes = Arena(), KVCache(numbers, num_pages, cache_type), RopeTables()
+    cache = KVCache(numbers, num_pages, cache_type, layers)
+    arena, ropes = Arena(), RopeTables()
     logits = np.empty((MAX_LOGITS, numbers.vocab_size), np.float32)
-    scales = adapted = None
+    scales = adapted = states = None
+    slots = slots_of(max(max_tokens, MAX_ROWS), target().lanes)
+    if layers is not None and layers.start:
+        states = np.empty((slots, numbers.dim), np.float32)
     if adapters:
-        slots = slots_of(max(max_tokens, MAX_ROWS), target().lanes)
         scales = AdapterScales(len(adapters), slots, MAX_LOGITS)
         adapted = AdapterWeights(adapters, arena, scales)
     layouts = lower(
@@ -90,9 +96,12 @@ def build_program(
         max_tokens=max_tokens,
         max_sequences=max_sequences,
         max_splits=-(-num_pages // SPLIT_PAGES),
+        layers=layers,
+        states=0 if states is None else states.ctypes.data,
         adapters=adapted,
     )
-    if adapted is not None:
+    whole = layers is None or len(layers) == numbers.num_layers
+    if adapted is not None and whole:
         adapted.check_used()
     addresses = jit.load([*INTERPRETER, *layouts.kernels], progress=progress)
     return Program(
@@ -106,7 +115,8 @@ def build_program(
         team=Team(addresses[_RUN], addresses[_WORK], step, num_threads),
         num_lanes=target().lanes,
         logits=logits,
-        hidden=_hidden_states(weights, layouts),
+        hidden=_hidden_states(weights, layouts, layers),
+        states=states,
         causal=weights.architecture.causal,
         scales=scales,
         max_tokens=layouts.max_tokens,
@@ -114,9 +124,11 @@ def build_program(
     )
 
 
-def _hidden_states(weights: Weights, layouts: Layouts) -> HiddenStates:
+def _hidden_states(weights: Weights, layouts: Layouts, layers: range | None) -> HiddenStates:
+    """What bodies leave: after the output norm, if the last layer is among them."""
     numbers, normed = weights.hyperparameters, weights.architecture.output_norm
-    bias = weights.optional("output_norm.bias") is not None
+    normed = normed and (layers is None or layers.stop == numbers.num_layers)
+    bias = normed and weights.optional("output_norm.bias") is not None
     return HiddenStates(
         rows=layouts.hidden,
         in_lanes=layouts.hidden_in_lanes,

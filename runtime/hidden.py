@@ -54,11 +54,14 @@ class HiddenStates:
         blocks = _view(
             self._in_lanes if lanes else self._rows, int(at.max()) // size + 1, dim, size
         )
+        if self._norm is None:
+            out[:] = blocks[at // size, :, at % size]
+            return out
         for first in range(0, len(at), _PIECE):
             piece = at[first : first + _PIECE]
             # A copy whose rows are contiguous: each is then summed by itself in the same order.
             x = np.ascontiguousarray(blocks[piece // size, :, piece % size], np.float64)
-            out[first : first + _PIECE] = x if self._norm is None else self._normed(x, self._norm)
+            out[first : first + _PIECE] = self._normed(x, self._norm)
         return out
 
     def _normed(self, x: NDArray[np.float64], weight: NDArray[np.float64]) -> NDArray[np.float64]:

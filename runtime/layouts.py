@@ -50,11 +50,14 @@ def lower(
     max_tokens: int,
     max_sequences: int,
     max_splits: int,
+    layers: range | None = None,
+    states: int = 0,
     adapters: AdapterWeights | None = None,
 ) -> Layouts:
-    """Every layout of a model; forward.build_program documents the sizes.
+    """Every layout of a model, or of some of its layers; forward.build_program documents the sizes.
 
-    max_splits: pieces of SPLIT_PAGES pages that the longest sequence has.
+    max_splits: pieces of SPLIT_PAGES pages that the longest sequence has. layers, states: as
+    Lowering has them.
     """
     numbers, causal, lanes = weights.hyperparameters, weights.architecture.causal, target().lanes
     # Deterministic: one layout for all steps, whose arithmetic for a token is the same with any
@@ -63,6 +66,7 @@ def lower(
     max_rows = MAX_ROWS if causal or not deterministic else max_tokens  # a text runs in one step
     found = Layouts(max_tokens)
     common = (weights, arena, cache, ropes, logits.ctypes.data)
+    last = layers is None or layers.stop == numbers.num_layers
     plain = exact or deterministic or max_sequences <= 2 or not causal
     widths = {max_rows: 0} if plain else _row_layouts(lanes)
     found.hidden = arena.allocate(max_rows * numbers.dim * 4)
@@ -74,6 +78,8 @@ def lower(
             width=width,
             hidden=found.hidden,
             max_splits=max_splits,
+            layers=layers,
+            states=states,
             adapters=adapters,
         )
         for limit, width in widths.items()
@@ -81,7 +87,7 @@ def lower(
     builders = [*in_rows.values()]
     for limit, rows in in_rows.items():
         found.bodies[limit] = rows.body()
-        if causal:
+        if causal and last:
             found.tails[limit] = rows.tail(found.hidden)
     if not deterministic:
         slots = slots_of(max_tokens, lanes)
@@ -92,11 +98,13 @@ def lower(
             lanes=lanes,
             max_splits=max_splits,
             packed=min(slots, max_sequences * lanes),
+            layers=layers,
+            states=states,
             adapters=adapters,
         )
         builders.append(many)
         found.bodies[LANES], found.hidden_in_lanes = many.body(), many.hidden
-        for limit, rows in in_rows.items() if causal else ():
+        for limit, rows in in_rows.items() if causal and last else ():
             found.tails[-limit] = rows.tail(many.hidden, lanes=True)
     widest = max(builder.widest for builder in builders)
     found.scratch_bytes = _scratch_bytes(numbers, lanes, widest)

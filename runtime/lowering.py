@@ -26,11 +26,15 @@ if TYPE_CHECKING:
 
 
 class Lowering(Builder):
-    """Emits the ops of one layout for a whole model.
+    """Emits the ops of one layout for a whole model, or for some of its layers.
 
     Args:
         logits: address of float32 (rows, vocab_size), where the last op puts the logits.
         max_splits: see AttentionLowering.
+        layers: the ops are for, with those before the first layer and after the last if they are
+            among them; None: all.
+        states: where the hidden states of the layers before lie, float32 (tokens, dim), if the
+            first is not among them: then a token's id is its row there.
     """
 
     def __init__(
@@ -48,6 +52,8 @@ class Lowering(Builder):
         hidden: int = 0,
         max_splits: int = 1,
         packed: int = 0,
+        layers: range | None = None,
+        states: int = 0,
         adapters: "AdapterWeights | None" = None,
     ) -> None:
         super().__init__(
@@ -61,15 +67,16 @@ class Lowering(Builder):
             width=width,
             hidden=hidden,
             packed=packed,
+            layers=layers,
             adapters=adapters,
         )
-        self.logits = logits
+        self.logits, self.states = logits, states
         latent = self.numbers.latent is not None
         lowering = LatentLowering if latent else AttentionLowering
         self._attention = lowering(self, max_splits=max_splits)
         self._per_layer = PerLayerLowering(self) if self.numbers.per_layer_dim else None
         numbers, beside = self.numbers, self.architecture.parallel_experts
-        dense = [n.ffn_dim for n in numbers.layers if beside or not n.experts]
+        dense = [n.ffn_dim for n in self.own_layers if beside or not n.experts]
         self._dense = DenseLowering(self, max(dense, default=0))
         self._experts, self._beside = None, 0
         if numbers.experts is not None:
@@ -78,11 +85,12 @@ class Lowering(Builder):
 
     # -- the forward pass ------------------------------------------------------------------------
     def body(self) -> list[Op]:
-        """Token ids -> the last hidden state."""
-        ops = [*self._embed(), *self._attention.tables()]
+        """Token ids, or the states of the layers before -> the last hidden state."""
+        first = self.layers.start == 0
+        ops = [*(self._embed() if first else self._take()), *self._attention.tables()]
         ops += self._per_layer.embed() if self._per_layer else []
         counted: dict[object, list[int]] = {}  # by layers of the same form, where that is all
-        for layer in range(self.numbers.num_layers):
+        for layer in self.layers:
             before, form = self.arena.counted, self._form(layer) if self.arena.dry else layer
             if len(found := counted.setdefault(form, [])) == 2:  # the first also made buffers
                 self.arena.counted += found[1]
@@ -126,6 +134,20 @@ class Lowering(Builder):
         if not self.architecture.embedding_norm:
             return [embed]
         return [embed, self.norm(self.hidden, "token_embd_norm.weight", out=self.hidden)]
+
+    def _take(self) -> list[Op]:
+        """The states of the layers before: a table of float32 rows like any embedding."""
+        return [
+            self.op(
+                f"embedding:embed_{self.kind}_f32",
+                EMBED,
+                **self.state_rows(self.states),
+                columns=self.numbers.dim,
+                scale=1.0,
+                out=self.hidden,
+                out_stride=4 * self.numbers.dim,
+            )
+        ]
 
     def _layer(self, layer: int) -> list[Op]:
         attention, ffn = self._attention.readers(layer), self._readers(layer)

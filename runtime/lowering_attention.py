@@ -49,14 +49,14 @@ class AttentionLowering:
 
     def _allocate(self) -> None:
         """The buffers of q, k and v."""
-        self._qkv = self._builder.buffer(max(map(qkv_columns, self._builder.numbers.layers)))
+        self._qkv = self._builder.buffer(max(map(qkv_columns, self._builder.own_layers)))
 
     def tables(self) -> list[Op]:
         """In lanes: the rotation angles of the step's tokens, once for all layers."""
-        b, n, ops = self._builder, self._builder.numbers, []
+        b, ops = self._builder, []
         if not b.lanes:
             return []
-        for layer in n.layers:
+        for layer in b.own_layers:
             rotation = layer.rotation
             if rotation is not None and id(rotation) not in self._tables:
                 self._tables[id(rotation)] = out = b.buffer(rotation.dim)

@@ -27,7 +27,7 @@ class Builder:
     In the layout of rows (lanes=0) a token is a row of each buffer; matmuls take one after the
     other (width=0), or `width` at once. In lanes, `capacity` is a multiple of `lanes` and counts
     the empty ones of partly filled blocks. `packed`: of how many tokens at most the attention is
-    in pieces; 0: all.
+    in pieces; 0: all. `layers`: those that there are ops for; None: all.
     """
 
     def __init__(
@@ -43,12 +43,15 @@ class Builder:
         width: int = 0,
         hidden: int = 0,
         packed: int = 0,
+        layers: range | None = None,
         adapters: "AdapterWeights | None" = None,
     ) -> None:
         self.adapters = adapters
         self.adapted: dict[tuple[int | str, ...], int] = {}  # buffers beside adapted matmuls
         self.weights, self.arena, self.cache, self.ropes = weights, arena, cache, ropes
         self.numbers, self.architecture = weights.hyperparameters, weights.architecture
+        self.layers = range(self.numbers.num_layers) if layers is None else layers
+        self.own_layers = [self.numbers.layers[i] for i in self.layers]
         self.exact, self.capacity, self.lanes, self.width = exact, capacity, lanes, width
         self.kind = "lanes" if lanes else "rows"
         self.packed = packed or capacity
@@ -92,13 +95,17 @@ class Builder:
         row_bytes = format_of(info.type_id, name).row_bytes(info.shape[-1])
         return {"weight": self.arena.keep(info.data) + first * row_bytes, "row_bytes": row_bytes}
 
+    def state_rows(self, states: int) -> dict[str, Any]:
+        """The same of the states of the layers before: float32 (tokens, dim) at an address."""
+        return {"weight": states, "row_bytes": 4 * self.numbers.dim}
+
     def attention_buffers(self, max_splits: int) -> tuple[int, int, int]:
         """Buffers of all layers' attention: its pieces; in lanes its results and queries, else 0.
 
         Each head's pieces: maximum, sum, padding, then the values; split by split, so that memory
         is committed for as many splits as the longest sequence had.
         """
-        layers = self.numbers.layers
+        layers = self.own_layers
         size = max_splits * max(split_stride(self.capacity, layer) for layer in layers)
         touched = size // self.capacity * self.packed
         partial = self.arena.allocate(size, touched=touched)

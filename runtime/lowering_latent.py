@@ -26,7 +26,7 @@ class LatentLowering(AttentionLowering):
 
     def _allocate(self) -> None:
         b, latent = self._builder, self._latent
-        heads = max(layer.num_heads for layer in b.numbers.layers)
+        heads = max(layer.num_heads for layer in b.own_layers)
         self._compressed = b.buffer(latent.kv_rank + latent.rope_dim)
         self._queries = b.buffer(heads * latent.key_dim)
         self._q_latent = b.buffer(latent.q_rank) if latent.q_rank else 0

@@ -1,8 +1,9 @@
 """The op program: a model's forward pass as flat records, and how a batch is run through it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -77,6 +78,8 @@ class Program:
             the hidden state is in lanes. Encoders have none.
         logits: float32 (most rows of a step, vocab_size): where the ops put the logits.
         hidden: where the bodies put the last hidden state.
+        states: float32 (tokens, dim): where they find that of the layers before, if their first is
+            not the model's.
         causal: False: a token sees its whole segment, which must be all of a text.
         scales: the adapters' of each token, if there are any.
     """
@@ -95,6 +98,7 @@ class Program:
         num_lanes: int,
         logits: NDArray[np.float32],
         hidden: HiddenStates,
+        states: NDArray[np.float32] | None = None,
         causal: bool = True,
         scales: "AdapterScales | None" = None,
         max_tokens: int,
@@ -103,7 +107,7 @@ class Program:
         self.num_pages, self.max_tokens = cache.num_pages, max_tokens
         self.max_logits = len(logits)
         self._cache, self._arena, self._ropes, self._team = cache, arena, ropes, team
-        self._logits, self._hidden = logits, hidden
+        self._logits, self._hidden, self._states = logits, hidden, states
         self._as_rows = True  # how the last step was laid out
         self._limits = sorted(limit for limit in bodies if limit != LANES)
         self._has_lanes = LANES in bodies
@@ -165,6 +169,25 @@ class Program:
         """
         assert self._bodies, "the program was closed"
         slots = self._arrays.hidden_slots[segment][tokens]
+        return self._hidden.read(slots, lanes=not self._as_rows)
+
+    def run_hidden(self, batch: Batch, states: NDArray[np.float32]) -> NDArray[np.float32]:
+        """`run` from the states that the layers before gave, float32 (tokens, dim), in batch order.
+
+        Token ids don't matter: the states stand in the place of embeddings, by their rows.
+        """
+        assert self._states is not None, "the first layer is the model's first"
+        self._states[: len(states)] = states
+        rows, ends = np.arange(len(states), dtype=np.int32), 0
+        segments = []
+        for segment in batch.segments:
+            first, ends = ends, ends + segment.num_tokens
+            segments.append(replace(segment, token_ids=rows[first:ends]))
+        return self.run(Batch(tuple(segments)))
+
+    def last_states(self) -> NDArray[np.float32]:
+        """What `hidden_states` gives of all segments of the last run, which were all HIDDEN."""
+        slots = list(chain.from_iterable(self._arrays.hidden_slots.values()))
         return self._hidden.read(slots, lanes=not self._as_rows)
 
     def _in_rows(self, batch: Batch, count: int) -> bool:
