@@ -28,10 +28,11 @@ class DeviceKVCache:
         cache_type: str,
         arena: "DeviceArena",
         device: "Device | None",
+        layers: range | None = None,
     ) -> None:
         self.num_pages, self.cache_type = num_pages, cache_type
         self._layers, self._device = hyperparameters.layers, device
-        sizes = layer_page_bytes(hyperparameters, cache_type)
+        sizes = layer_page_bytes(hyperparameters, cache_type, layers)
         self.page_nbytes = sum(sizes)
         self._offsets = list(accumulate(sizes, initial=0))
         self._base = arena.allocate((num_pages + 1) * self.page_nbytes)

@@ -4,6 +4,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...models.weights import Weights
+from ..kernels.cuda.launch import Matrix
+from ..kernels.cuda.launches.attention import split_bytes
 from ..kernels.records import FLOAT, MATMUL, NATURAL
 from ..lowering import Lowering
 from ..program import Op
@@ -39,7 +41,7 @@ class DeviceLowering(Lowering):
 
     Args:
         matrices: the weights on the device.
-        max_singles: tokens of a step whose attention is in pieces.
+        max_pieces: of attention: tokens times splits.
     """
 
     def __init__(
@@ -53,12 +55,23 @@ class DeviceLowering(Lowering):
         *,
         exact: bool,
         capacity: int,
-        max_singles: int,
+        max_pieces: int,
+        layers: range | None = None,
+        states: int = 0,
     ) -> None:
-        self.matrices, self._max_singles = matrices, max_singles
+        self.matrices, self._max_pieces = matrices, max_pieces
         self._device_arena = arena
         places: tuple[Any, Any] = cache, ropes  # they take the CPU's places
-        super().__init__(weights, arena, *places, logits, exact=exact, capacity=capacity)
+        super().__init__(
+            weights,
+            arena,
+            *places,
+            logits,
+            exact=exact,
+            capacity=capacity,
+            layers=layers,
+            states=states,
+        )
 
     def op(
         self,
@@ -78,14 +91,16 @@ class DeviceLowering(Lowering):
 
     def rows_of(self, name: str, first: int = 0) -> dict[str, Any]:
         """The matrix, and the first row of it."""
-        return {"matrix": self.matrices.matrix(self.matrix(name), exact=self.exact), "first": first}
+        return {"matrix": self.matrices.matrix(self.matrix(name)), "first": first}
+
+    def state_rows(self, states: int) -> dict[str, Any]:
+        """The states of the layers before, as a matrix of float32."""
+        return {"matrix": Matrix("f32", self.capacity, self.numbers.dim, states), "first": 0}
 
     def attention_buffers(self, max_splits: int) -> tuple[int, int, int]:
         """Pieces of the singles' attention; all tokens' results."""
-        from ..kernels.cuda.launches.attention import partial_bytes
-
-        layers = self.numbers.layers
-        sizes = [partial_bytes(n.num_heads, n.value_dim, self._max_singles) for n in layers]
+        layers = self.own_layers
+        sizes = [split_bytes(n.num_heads, n.value_dim, self._max_pieces) for n in layers]
         attended = self.buffer(max(n.num_heads * n.value_dim for n in layers))
         return self._device_arena.allocate(max(sizes)), attended, 0
 
@@ -95,14 +110,14 @@ class DeviceLowering(Lowering):
 
     def order(self, name: str, source_columns: int) -> int:
         """FLOAT where the device has a matrix of floats."""
-        return FLOAT if self.matrices.is_float(self.matrix(name), exact=self.exact) else NATURAL
+        return FLOAT if self.matrices.is_float(self.matrix(name)) else NATURAL
 
     def input(
         self, tag: str, columns: int, *consumers: str, tokens: int = 0, orders: int = 0
     ) -> Any:
         """The input that the named tensors read."""
         infos = [self.matrix(name) for name in consumers]
-        kinds = {self.matrices.kind(info, exact=self.exact) for info in infos}
+        kinds = {self.matrices.kind(info) for info in infos}
         routed = any("_exps" in info.name for info in infos)
         key = (columns, *sorted(kinds), tag, tokens, routed, orders)
         made: dict[Any, Any] = self._inputs

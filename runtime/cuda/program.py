@@ -7,7 +7,7 @@ device guesses: so the device works while the host samples. `Runs` says what may
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ..batch import Batch, Logits
 from ..candidates import CandidateRows
 from ..kernels.cuda.launch import Work
+from ..kernels.cuda.launches.attention import choose_splits
 from ..program import Op
 from .plan import Bucket, Modes, Planner, fill_up_singles, fill_up_tiles
 from .steps import Layout, PageTables, Placed, StepArrays, covers, next_batch, place
@@ -48,7 +49,10 @@ class DeviceProgram:
     Args:
         body: the ops up to the last hidden state. tails: from there to logits, on either side;
             encoders have none.
-        max_tokens, max_sequences: of a step. max_logits: rows of logits.
+        step_base: where a step's arrays lie. states: the hidden states of the layers before, if the
+            first is not among its own, else 0.
+        max_tokens: of a step. max_singles: of them single ones whose attention is in pieces, so
+            that singles times pieces are at most max_pieces. max_logits: rows of logits.
     """
 
     gives_candidates = True
@@ -69,9 +73,11 @@ class DeviceProgram:
         step_base: int,
         sampling: "DeviceSampling | None",
         hidden: "DeviceHiddenStates",
-        num_heads: tuple[int, int],
+        states: int,
+        num_kv_heads: int,
         max_tokens: int,
         max_singles: int,
+        max_pieces: int,
         max_logits: int,
         causal: bool,
     ) -> None:
@@ -80,7 +86,8 @@ class DeviceProgram:
         self._arena, self._cache, self._hidden = arena, cache, hidden
         self._body, self._tails, self._planner, self._modes = body, tails, planner, modes
         self._tables, self._arrays, self._step_base = tables, arrays, step_base
-        self._sampling, self._num_heads, self._max_singles = sampling, num_heads, max_singles
+        self._sampling, self._num_kv_heads, self._states = sampling, num_kv_heads, states
+        self._max_singles, self._max_pieces = max_singles, max_pieces
         self._graphs: dict[Bucket, Graph] = {}
         self._plans: OrderedDict[Bucket, list[Work]] = OrderedDict()
         self._side = 0
@@ -155,8 +162,6 @@ class DeviceProgram:
         return flight
 
     def _bucket(self, placed: Placed, side: int) -> Bucket:
-        from ..kernels.cuda.launches.attention import choose_splits
-
         outputs = len(placed.outputs)
         if placed.tiles:
             singles, tiles = fill_up_singles(placed.num_singles), fill_up_tiles(len(placed.tiles))
@@ -165,11 +170,15 @@ class DeviceProgram:
         return Bucket(
             tokens=self._modes.fill_up(placed.num_tokens),
             singles=singles,
-            splits=choose_splits(max(singles, 1), placed.longest, *self._num_heads),
+            splits=self._splits(max(singles, 1), placed.longest),
             tiles=tiles,
             outputs=self._modes.fill_up(outputs) if outputs else 0,
             side=side if outputs else 0,
         )
+
+    def _splits(self, singles: int, longest: int) -> int:
+        wanted = choose_splits(singles, longest, self._num_kv_heads)
+        return max(1, min(wanted, self._max_pieces // singles))
 
     def _launch(self, bucket: Bucket) -> None:
         """The body and tail of a step."""
@@ -223,7 +232,7 @@ class DeviceProgram:
             found.append(i)
         return found
 
-    # -- hidden states, pages --------------------------------------------------------------------
+    # -- states, pages --------------------------------------------------------------------
     def hidden_states(self, segment: int, tokens: slice = slice(None)) -> NDArray[np.float32]:
         """What the last run left of a segment of its batch whose `logits` was HIDDEN.
 
@@ -235,6 +244,26 @@ class DeviceProgram:
         first = self._last.placed.rows[segment]
         count = self._last.batch.segments[segment].num_tokens
         return self._hidden.read(range(first, first + count)[tokens], lanes=False)
+
+    def run_hidden(self, batch: Batch, states: NDArray[np.float32]) -> CandidateRows:
+        """`run` from the states that the layers before gave, float32 (tokens, dim), in batch order.
+
+        They stand in the place of embeddings, by their rows: those are the batch's token ids.
+        """
+        assert self._states, "the first layer is the model's first"
+        self.device.write(self._states, np.ascontiguousarray(states, np.float32))
+        rows, ends, segments = np.arange(len(states), dtype=np.int32), 0, []
+        for segment in batch.segments:
+            first, ends = ends, ends + segment.num_tokens
+            # Nothing is run ahead: the next states don't come from here.
+            segments.append(replace(segment, token_ids=rows[first:ends], guess=None))
+        return self.run(Batch(tuple(segments)))
+
+    def last_states(self) -> NDArray[np.float32]:
+        """What `hidden_states` gives of all segments of the last run, which were all HIDDEN."""
+        assert self._last is not None
+        count = len(self._last.batch.segments)
+        return np.concatenate([self.hidden_states(i) for i in range(count)])
 
     def lower_priority(self, nice: int) -> None:
         """The GPU has no such thing."""

@@ -104,6 +104,10 @@ class Fields:
         """A float32 field."""
         return float(self._fields.get(name, 0.0))
 
+    def moved(self, **by: int) -> "Fields":
+        """The same with some addresses further on."""
+        return Fields({**self._fields, **{name: self._fields[name] + n for name, n in by.items()}})
+
 
 def activation_arguments(f: Fields, mode: Mode) -> tuple[int, int, int, int, int]:
     """Where an op puts its result for matmuls: what `put_activations` takes (0: not there).
@@ -116,7 +120,9 @@ def activation_arguments(f: Fields, mode: Mode) -> tuple[int, int, int, int, int
         return f.act_q, f.act_scales, half, f.act_plain, 0
     if mode is Mode.HALF:
         return 0, 0, f.act_half, f.act_plain, 0
-    return f.act_q, f.act_scales, 0, f.act_plain, 8 if mode is Mode.TILES else 0
+    # cuBLAS reads float16 matrices in steps for tiles, too.
+    half = f.act_half if mode is Mode.TILES and f.act_mixed else 0
+    return f.act_q, f.act_scales, half, f.act_plain, 8 if mode is Mode.TILES else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,13 @@
 """MATMUL: which kernels a matrix product becomes, and which of them run as one."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from ..launch import Fields, Gemm, Launch, Matrix, Mode, StepShape, Work
+from ..launch import Fields, Gemm, Matrix, Mode, StepShape, Work
 from .bias import finish_rows
 from .dequantize import dequantize
 from .matmul_tiles import tiles
-from .matvec import MAX_GROUP, Input, Part, matvec
+from .matvec import MAX_PARTS, Part, matvec
 
 SINGLE_LIMIT = 32  # tokens up to which matrices of float32 are read by our own kernel
 HALF_LIMIT = 8  # and those of float16 and bfloat16
@@ -21,16 +22,16 @@ def matmul_rows(fields: Sequence[Fields], shape: StepShape, scratch: int) -> lis
     if matrix.format == "f32":
         if tokens <= SINGLE_LIMIT:
             return _own(fields, tokens)
-        return [work for f in fields for work in _single(f, tokens)]
+        return [work for f in fields for work in _single(f, shape)]
     if matrix.format in ("f16", "bf16"):
         if tokens <= HALF_LIMIT:
             return _own(fields, tokens)
-        return [work for f in fields for work in _half(f, tokens, scratch)]
+        return [work for f in fields for work in _half(f, shape, scratch)]
     if shape.mode is Mode.INT8:
         return _own(fields, tokens)
     if shape.mode is Mode.TILES:
-        return [tiles(_parts(fields), _input(first), *_ending(first), tokens)]
-    return [work for f in fields for work in _half(f, tokens, scratch)]
+        return [tiles(_parts(fields), first, tokens, *_ending(first))]
+    return [work for f in fields for work in _half(f, shape, scratch)]
 
 
 SCRATCH_BYTES = _SLICE_BYTES
@@ -46,16 +47,6 @@ def can_group(a: Fields, b: Fields) -> bool:
     )
 
 
-def _input(f: Fields) -> Input:
-    return Input(
-        q=f.x_q,
-        scales=f.x_scales,
-        plain=f.x_plain,
-        columns=f.x_columns,
-        at=f.column_at,
-    )
-
-
 def _parts(fields: Sequence[Fields]) -> list[Part]:
     return [Part(f.matrix, f.first, f.num_rows, f.out, f.out_stride, f.bias) for f in fields]
 
@@ -66,37 +57,37 @@ def _ending(f: Fields) -> tuple[float, bool, float]:
 
 def _own(fields: Sequence[Fields], tokens: int) -> list[Work]:
     """Our own kernels, of at most eight tokens each."""
-    parts, works = _parts(fields), []
+    works: list[Work] = []
     step = min(tokens, 8)
     for start in range(0, tokens, step):
-        for at in range(0, len(parts), MAX_GROUP):
-            works.append(
-                matvec(parts[at : at + MAX_GROUP], _input(fields[0]), *_ending(fields[0]), step, start)
-            )
+        x = fields[0] if not start else fields[0].moved(x_plain=4 * start * fields[0].x_columns)
+        parts = [replace(p, out=p.out + start * p.out_stride) for p in _parts(fields)]
+        for at in range(0, len(parts), MAX_PARTS):
+            works.append(matvec(parts[at : at + MAX_PARTS], x, step, *_ending(fields[0])))
     return works
 
 
-def _single(f: Fields, tokens: int) -> list[Work]:
+def _single(f: Fields, shape: StepShape) -> list[Work]:
     weight = f.matrix.planes + f.first * f.matrix.columns * 4
-    return [_gemm(f, tokens, weight, 0, f.num_rows, single=True), *_finish(f, tokens)]
+    return [_gemm(f, shape.tokens, weight, 0, f.num_rows, single=True), *finish_rows(f, shape)]
 
 
-def _half(f: Fields, tokens: int, scratch: int) -> list[Work]:
+def _half(f: Fields, shape: StepShape, scratch: int) -> list[Work]:
     """By cuBLAS, of float16 weights that are there or made on the way, slice by slice."""
     matrix: Matrix = f.matrix
     half = matrix.planes if matrix.format == "f16" else matrix.half
     if half:
         weight = half + f.first * matrix.columns * 2
-        return [_gemm(f, tokens, weight, 0, f.num_rows), *_finish(f, tokens)]
+        return [_gemm(f, shape.tokens, weight, 0, f.num_rows), *finish_rows(f, shape)]
     works: list[Work] = []
     step = max(1, _SLICE_BYTES // (2 * matrix.columns))
     for start in range(0, f.num_rows, step):
         rows = min(step, f.num_rows - start)
         works += [
             dequantize(matrix, f.first + start, rows, scratch),
-            _gemm(f, tokens, scratch, start, rows),
+            _gemm(f, shape.tokens, scratch, start, rows),
         ]
-    return [*works, *_finish(f, tokens)]
+    return [*works, *finish_rows(f, shape)]
 
 
 def _gemm(
@@ -116,23 +107,6 @@ def _gemm(
         beta=float(bool(f.residual)),
         single=single,
     )
-
-
-def _finish(f: Fields, tokens: int) -> list[Launch]:
-    """The bias, times the factor, and the soft cap."""
-    if not f.bias and not f.softcap:
-        return []
-    return [
-        finish_rows(
-            out=f.out,
-            out_stride=f.out_stride,
-            rows=f.num_rows,
-            tokens=tokens,
-            bias=f.bias,
-            factor=f.number("factor"),
-            softcap=f.number("softcap"),
-        )
-    ]
 
 
 def kernels() -> list[str]:
