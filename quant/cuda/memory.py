@@ -123,3 +123,10 @@ def _stream(kind: str) -> Any:
 
 stream_i32x4, stream_i32x2, stream_i32, stream_u16 = map(_stream, ("i32x4", "i32x2", "i32", "u16"))
 stream_f32x4 = _stream("f32x4")
+
+
+def _prefetch(b: Builder, at: Value) -> None:
+    assembly(b, "prefetch.global.L2 [$0];", [], [("i64", at)], volatile=True)
+
+
+prefetch = word("prefetch", ["i64"], "", _prefetch)  # to the second-level cache; waits for nothing

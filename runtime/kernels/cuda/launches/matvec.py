@@ -1,0 +1,119 @@
+"""Matrices times the vectors of 1 to 8 tokens: how rows and columns are dealt out to blocks."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .....quant.cuda.planes import FLOATS, row_bytes
+from ..launch import Fields, Launch, Matrix
+
+THREADS = 128  # of a block: 4 warps
+WARPS = THREADS // 32
+MAX_PARTS = 3
+TOKENS = (1, 2, 4, 8)
+PIECE_COLUMNS = {"q8_0": 16, "f32": 4, "f16": 8, "bf16": 8, "q2_k": 64, "q3_k": 64}  # others: 32
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Rows of a matrix and where their results go. bias: 0, or a float32 a row (of these)."""
+
+    matrix: Matrix
+    first: int
+    num_rows: int
+    out: int
+    out_stride: int
+    bias: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """rows: of a warp at once. ahead: pieces of each that a thread has under way.
+
+    split: warps (1, 2 or 4) that share a row's columns. fetch: 0, or the bytes from one address to
+    the next with which a block asks for all its rows at the start.
+    """
+
+    rows: int
+    ahead: int
+    split: int
+    fetch: int = 0
+
+    @property
+    def rows_a_block(self) -> int:
+        """Rows of a block."""
+        return WARPS // self.split * self.rows
+
+
+def kernel_name(format_name: str, tokens: int, layout: Layout) -> str:
+    """The kernel of a layout."""
+    return f"matvec:{format_name}_{tokens}_r{layout.rows}_a{layout.ahead}"
+
+
+def choose_layout(format_name: str, columns: int, num_rows: int, tokens: int) -> Layout:
+    """The layout for a matrix: enough warps for the whole GPU, and enough work in each."""
+    rows = 2 if tokens <= 4 else 1
+    if format_name in ("q2_k", "q3_k") and tokens > 2:
+        rows = 1
+    steps = -(-columns // PIECE_COLUMNS.get(format_name, 32) // 32)  # of a warp for a row
+    split = 1
+    while split < WARPS and steps >= 2 * split and num_rows // rows * split < 8192:
+        split *= 2
+    ahead = 2 if tokens <= 2 and steps >= 2 * split else 1
+    return Layout(rows, ahead, split)
+
+
+def matvec_launch(
+    parts: Sequence[Part],
+    x: int,
+    x_stride: int,
+    scales: int,
+    scales_stride: int,
+    tokens: int,
+    layout: Layout,
+    factor: float = 1.0,
+    residual: bool = False,
+    softcap: float = 0.0,
+) -> Launch:
+    """One launch for up to three matrices of one format and input, in the given layout."""
+    matrix = parts[0].matrix
+    width = row_bytes(matrix.format, matrix.columns)
+    described: list[int] = []
+    blocks = 0
+    for part in parts:
+        described += [
+            part.matrix.planes + part.first * width, part.num_rows, part.out, part.out_stride,
+            part.bias,
+        ]  # fmt: skip
+        blocks += -(-part.num_rows // layout.rows_a_block)
+        described.append(blocks)
+    for _ in range(MAX_PARTS - len(parts)):
+        described += [*described[-6:-1], blocks]
+    work = (width, matrix.columns, layout.split.bit_length() - 1, layout.fetch)
+    arguments = (*described, *work, x, x_stride, scales, scales_stride)
+    name = kernel_name(matrix.format, tokens, layout)
+    return Launch(name, (blocks, 1, 1), (*arguments, factor, int(residual), softcap))
+
+
+def matvec(
+    parts: Sequence[Part],
+    x: Fields,
+    tokens: int,
+    factor: float = 1.0,
+    residual: bool = False,
+    softcap: float = 0.0,
+) -> Launch:
+    """out = softcap(factor * (W x + bias) + (out if residual)) of up to three matrices.
+
+    All have one format and number of columns. x: the fields x_q, x_scales, x_plain, x_columns and
+    column_at. tokens: 1, 2, 4 or 8, rows that are there in all buffers.
+    """
+    matrix = parts[0].matrix
+    layout = choose_layout(
+        matrix.format, matrix.columns, sum(part.num_rows for part in parts), tokens
+    )
+    if matrix.format in FLOATS:
+        where = (x.x_plain + 4 * x.column_at, 4 * x.x_columns, 0, 0)
+    else:
+        scales = x.x_scales + x.column_at // 32 * 8
+        where = (x.x_q + x.column_at, x.x_columns, scales, x.x_columns // 32 * 8)
+    return matvec_launch(parts, *where, tokens, layout, factor, residual, softcap)
