@@ -88,7 +88,7 @@ def shared(num_bytes: int) -> Any:
         module = b.module
         if name not in module.globals:
             variable: Any = ir.GlobalVariable(module, ir.ArrayType(I8, num_bytes), name, SHARED)
-            variable.linkage, variable.align = "internal", 16
+            variable.linkage, variable.align = "linkonce_odr", 16  # one, whoever uses it
             variable.initializer = ir.Constant(variable.value_type, ir.Undefined)
         return b.ptrtoint(module.globals[name], I64)
 

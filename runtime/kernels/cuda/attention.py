@@ -1,0 +1,347 @@
+"""Decode attention: queries of one position against pages, split so that all of a GPU has work.
+
+Up to eight query heads that share a KV head are one side of a tensor core's product, twice: rows
+0-7 are their float16 parts, rows 8-15 what those lose, so that nothing but K and V themselves is
+rounded. A warp takes 16 positions at a time (the online softmax: Milakov & Gimelshein, 2018, arXiv
+1805.02867) straight from memory into registers: which columns of K meet in a product, and where in
+one a column of V goes, is free, so each thread reads 16 bytes in a row. Where V is wide, several
+warps work on the same positions, with columns of V each.
+
+Partial results: [token][head][split][m, l, 0, 0, values], m to base 2; l is 0 in empty ones, whose
+values aren't written.
+"""
+
+from typing import Any
+
+from ....quant.cuda.matrices import mma_f16
+from ....quant.cuda.memory import (
+    load_f32,
+    load_f32x4,
+    load_i32,
+    load_i32x2,
+    load_i32x4,
+    load_i64,
+    load_shared_f32,
+    load_shared_f32x2,
+    load_shared_f32x4,
+    load_shared_i32x4,
+    shared,
+    store_f32x2,
+    store_f32x4,
+    store_shared_f32x2,
+    store_shared_f32x4,
+    store_shared_i32x4,
+)
+from ....quant.cuda.simt import (
+    Kernel,
+    and32,
+    barrier,
+    block_x,
+    block_y,
+    block_z,
+    exp2,
+    f32_of,
+    i32,
+    i64,
+    inline,
+    kernel,
+    let_next_start,
+    make_f32x2,
+    make_f32x4,
+    make_i32x2,
+    make_i32x4,
+    maximum,
+    permute_bytes,
+    put,
+    put_part,
+    reciprocal,
+    shuffle_xor_f32,
+    sync_warp,
+    take,
+    thread,
+    wait_for_inputs,
+    zero,
+)
+from ..records import PAGE
+from .launches.attention import CHUNK, QUERIES, WIDTH
+from .scores import LOG2E, LOW, bend, halves, seen_by
+
+_two = take("i32x4", 2)
+_zero4 = zero("f32x4")
+_AT_ONCE = 4  # parts of 32 columns of K that are read before they are multiplied
+
+
+@inline
+def _last_half(v, w):
+    """The float16 pairs of two rows' words: their low halves, their high ones."""
+    return permute_bytes(v, w, i32(0x5410)), permute_bytes(v, w, i32(0x7632))
+
+
+def make_decode(key_room: int, value_room: int) -> Kernel:
+    """For a float16 cache with heads of so many columns."""
+    parts = key_room // 32
+    slices = -(-value_room // WIDTH)  # of V's columns
+    width = -(-value_room // (32 * slices)) * 32
+    groups = max(1, 4 // slices)  # of warps with positions of their own
+    threads, columns = 32 * slices * groups, slices * width
+    wide, narrow = width // 64, width % 64 // 32  # V's columns by 64 and by 32
+    uneven = columns > value_room
+    tiles, at_once = width // 8, min(parts, _AT_ONCE)
+    values_at = PAGE * key_room * 2
+    k_kind, v_kind, o_kind = f"i32x{8 * at_once}", f"i32x{width // 4}", f"f32x{4 * tiles}"
+    zero_k, put_k, take_k = zero(k_kind), put_part(k_kind, 4), take(k_kind, 4)
+    zero_v, put_v4, put_v2, put_v1 = (
+        zero(v_kind), put_part(v_kind, 4), put_part(v_kind, 2), put(v_kind)
+    )  # fmt: skip
+    zero_o, put_o, take_o, put_o1 = zero(o_kind), put_part(o_kind, 4), take(o_kind, 4), put(o_kind)
+    queries = shared(parts * 1024)
+    outputs, states = shared(groups * QUERIES * columns * 4), shared(groups * QUERIES * 8)
+
+    @inline
+    def load_queries(q, key_dim, heads):
+        """All queries as fragments: [part][step of 16][thread][words]."""
+        for item in range(thread(), parts * 32, threads):
+            part, lane = item // 32, item % 32
+            head, column = lane // 4, part * 32 + lane % 4 * 8
+            a, b = _zero4(), _zero4()
+            if head < heads and column < key_dim:
+                at = q + (head * key_dim + column) * 4
+                a, b = load_f32x4(at), load_f32x4(at + 16)
+            to = queries() + part * 1024 + lane * 16
+            high, low = halves(a[0], a[1])
+            high2, low2 = halves(a[2], a[3])
+            store_shared_i32x4(to, make_i32x4(high, low, high2, low2))
+            high, low = halves(b[0], b[1])
+            high2, low2 = halves(b[2], b[3])
+            store_shared_i32x4(to + 512, make_i32x4(high, low, high2, low2))
+
+    @inline
+    def multiply_keys(at):
+        """Scores of 16 positions: of the eight whose K begins at `at`, and the eight behind."""
+        lane = thread() % 32
+        at += lane // 4 * key_room * 2 + lane % 4 * 16
+        first, second = _zero4(), _zero4()
+        sync_warp()  # keeps the queries in shared memory: there is no room in registers
+        for begin in range(0, parts, at_once):
+            k = zero_k()
+            for j in range(at_once):
+                if begin + j < parts:
+                    k = put_k(k, 2 * j, load_i32x4(at + (begin + j) * 64))
+                    k = put_k(k, 2 * j + 1, load_i32x4(at + (begin + j) * 64 + 16 * key_room))
+            for j in range(at_once):
+                if begin + j < parts:
+                    for s in range(2):
+                        a = load_shared_i32x4(queries() + (2 * (begin + j) + s) * 512 + lane * 16)
+                        first = mma_f16(a, _two(take_k(k, 2 * j), s), first)
+                        second = mma_f16(a, _two(take_k(k, 2 * j + 1), s), second)
+        return first, second
+
+    @inline
+    def load_values(at, column):
+        """Of 16 positions' V, rows 2t, 2t + 1, 8 + 2t, 9 + 2t: a thread's part of each 64 columns."""
+        lane, v = thread() % 32, zero_v()
+        at += lane % 4 * value_room * 4
+        for j in range(wide):
+            begin = column + 64 * j + lane // 4 * 8
+            if uneven and begin >= value_room:
+                begin = 0
+            for r in range(4):
+                row = (r & 1) + (r & 2) * 4
+                v = put_v4(v, 4 * j + r, load_i32x4(at + row * value_room * 2 + begin * 2))
+        if narrow:
+            begin = column + 64 * wide + lane // 4 * 4
+            if uneven and begin >= value_room:
+                begin = 0
+            for r in range(4):
+                row = (r & 1) + (r & 2) * 4
+                v = put_v2(v, 8 * wide + r, load_i32x2(at + row * value_room * 2 + begin * 2))
+        return v
+
+    @inline
+    def clear_unseen(v, low, high):
+        """0 for V of positions outside of low..high - 1, of 16: what lies there may be anything."""
+        for r in range(4):
+            row = thread() % 4 * 2 + (r & 1) + (r & 2) * 4
+            mask = i32(-1 if row >= low and row < high else 0)
+            for j in range(wide):
+                for w in range(4):
+                    v = put_v1(v, 16 * j + 4 * r + w, and32(v[16 * j + 4 * r + w], mask))
+            if narrow:
+                for w in range(2):
+                    v = put_v1(v, 16 * wide + 2 * r + w, and32(v[16 * wide + 2 * r + w], mask))
+        return v
+
+    @inline
+    def add_values(o, v, a):
+        for j in range(wide):
+            for w in range(4):
+                x, y = _last_half(v[16 * j + w], v[16 * j + 4 + w])
+                z, u = _last_half(v[16 * j + 8 + w], v[16 * j + 12 + w])
+                i = 8 * j + 2 * w
+                o = put_o(o, i, mma_f16(a, make_i32x2(x, z), take_o(o, i)))
+                o = put_o(o, i + 1, mma_f16(a, make_i32x2(y, u), take_o(o, i + 1)))
+        if narrow:
+            for w in range(2):
+                x, y = _last_half(v[16 * wide + w], v[16 * wide + 2 + w])
+                z, u = _last_half(v[16 * wide + 4 + w], v[16 * wide + 6 + w])
+                i = 8 * wide + 2 * w
+                o = put_o(o, i, mma_f16(a, make_i32x2(x, z), take_o(o, i)))
+                o = put_o(o, i + 1, mma_f16(a, make_i32x2(y, u), take_o(o, i + 1)))
+        return o
+
+    @inline
+    def store_outputs(o, m, total, group, column):
+        """A warp's results to shared memory."""
+        lane = thread() % 32
+        head, t = group * QUERIES + lane // 4, lane % 4
+        if t == 0 and column == 0:
+            store_shared_f32x2(states() + head * 8, make_f32x2(m, total))
+        to = outputs() + (head * columns + column) * 4
+        for j in range(wide):
+            for c in range(2):  # a fragment's columns 2t, 2t + 1 lie eight apart
+                for part in range(2):
+                    i = 32 * j + 16 * part + c
+                    v = make_f32x4(
+                        o[i] + o[i + 2],
+                        o[i + 4] + o[i + 6],
+                        o[i + 8] + o[i + 10],
+                        o[i + 12] + o[i + 14],
+                    )
+                    store_shared_f32x4(to + (64 * j + 16 * t + 8 * c + 4 * part) * 4, v)
+        if narrow:
+            for c in range(2):
+                i = 32 * wide + c
+                v = make_f32x4(
+                    o[i] + o[i + 2],
+                    o[i + 4] + o[i + 6],
+                    o[i + 8] + o[i + 10],
+                    o[i + 12] + o[i + 14],
+                )
+                store_shared_f32x4(to + (64 * wide + 8 * t + 4 * c) * 4, v)
+
+    @inline
+    def merged(head, column):
+        """Four columns of a head over all groups of warps, with m and l."""
+        m = LOW
+        for g in range(groups):
+            m = maximum(m, load_shared_f32(states() + (g * QUERIES + head) * 8))
+        total, a, b, c, d = f32_of(0), f32_of(0), f32_of(0), f32_of(0), f32_of(0)
+        for g in range(groups):
+            state = load_shared_f32x2(states() + (g * QUERIES + head) * 8)
+            weight = exp2(state[0] - m)
+            v = load_shared_f32x4(outputs() + ((g * QUERIES + head) * columns + column) * 4)
+            total += weight * state[1]
+            a, b, c, d = a + weight * v[0], b + weight * v[1], c + weight * v[2], d + weight * v[3]
+        return m, total, make_f32x4(a, b, c, d)
+
+    @kernel(block=threads, min_blocks=1 if threads > 128 else 2)
+    def decode(
+        q, stride, kv_heads, group, key_dim, value_dim, kv, page_bytes, head_bytes, positions,
+        ends, tables, window, ahead, cap: float, slopes, first_token, pieces,
+        sinks, splits, out, attended,
+    ):  # fmt: skip
+        let_next_start()
+        token, split, kv_head = first_token + block_z(), block_y(), block_x() // pieces
+        piece = block_x() - kv_head * pieces
+        heads, first_head = group - piece * QUERIES, kv_head * group + piece * QUERIES
+        if heads > QUERIES:
+            heads = QUERIES
+        lane, warp = thread() % 32, thread() // 32
+        warps = warp // slices  # the group of warps that it is in
+        column = (warp - warps * slices) * width
+        row = token * kv_heads * group + first_head
+        wait_for_inputs()
+        position, first, last = seen_by(positions, ends, token, window, ahead)
+        begin, end = first // CHUNK, last // CHUNK + 1
+        if splits > 1:
+            each = (end - begin + splits - 1) // splits
+            begin += split * each
+            if end > begin + each:
+                end = begin + each
+        if begin < end:
+            load_queries(q + token * stride + first_head * key_dim * 4, key_dim, heads)
+            table, keys = load_i64(tables + 8 * token), kv + kv_head * head_bytes
+            slope = f32_of(0)
+            if slopes != 0 and lane // 4 < heads:
+                slope = load_f32(slopes + 4 * (first_head + lane // 4))
+            chunk = begin + warps
+            number = 0
+            if chunk < end:
+                number = i64(load_i32(table + (chunk >> 1) * 4))
+            barrier()
+            o, m, total = zero_o(), LOW, f32_of(0)
+            while chunk < end:
+                at = keys + number * page_bytes
+                slot = (chunk & 1) * CHUNK
+                if chunk + groups < end:
+                    number = i64(load_i32(table + ((chunk + groups) >> 1) * 4))
+                v = load_values(at + values_at + slot * value_room * 2, column)
+                s, r = multiply_keys(at + slot * key_room * 2)
+                at = chunk * CHUNK + lane % 4 * 2  # the position of the thread's first score
+                w = bend(s[0] + s[2], cap, slope, at - position)
+                x = bend(s[1] + s[3], cap, slope, at + 1 - position)
+                y = bend(r[0] + r[2], cap, slope, at + 8 - position)
+                z = bend(r[1] + r[3], cap, slope, at + 9 - position)
+                low, high = first - chunk * CHUNK, last + 1 - chunk * CHUNK
+                if low > 0 or high < CHUNK:
+                    at -= chunk * CHUNK
+                    w = w if at >= low and at < high else LOW
+                    x = x if at + 1 >= low and at + 1 < high else LOW
+                    y = y if at + 8 >= low and at + 8 < high else LOW
+                    z = z if at + 9 >= low and at + 9 < high else LOW
+                    v = clear_unseen(v, low, high)
+                most = maximum(maximum(w, x), maximum(y, z))
+                most = maximum(most, shuffle_xor_f32(most, 1))
+                most = maximum(maximum(most, shuffle_xor_f32(most, 2)), m)
+                factor, m = exp2(m - most), most
+                w, x, y, z = exp2(w - m), exp2(x - m), exp2(y - m), exp2(z - m)
+                total = total * factor + ((w + x) + (y + z))
+                for k in range(4 * tiles):
+                    o = put_o1(o, k, o[k] * factor)
+                first_high, first_low = halves(w, x)
+                second_high, second_low = halves(y, z)
+                o = add_values(o, v, make_i32x4(first_high, first_low, second_high, second_low))
+                chunk += groups
+            total += shuffle_xor_f32(total, 1)
+            total += shuffle_xor_f32(total, 2)
+            store_outputs(o, m, total, warps, column)
+            barrier()
+            for item in range(thread(), heads * (columns // 4), threads):
+                head = item // (columns // 4)
+                column = (item - head * (columns // 4)) * 4
+                if column < value_dim:
+                    m, total, y4 = merged(head, column)
+                    if attended != 0:
+                        factor = reciprocal(total)
+                        if sinks != 0:
+                            sink = load_f32(sinks + 4 * (first_head + head)) * LOG2E
+                            top = maximum(m, sink)
+                            factor = exp2(m - top)
+                            factor = factor * reciprocal(total * factor + exp2(sink - top))
+                        v4 = make_f32x4(
+                            y4[0] * factor, y4[1] * factor, y4[2] * factor, y4[3] * factor
+                        )
+                        store_f32x4(attended + ((row + head) * value_dim + column) * 4, v4)
+                    else:
+                        to = out + ((row + head) * splits + split) * (value_dim + 4) * 4
+                        store_f32x4(to + 16 + 4 * column, y4)
+                        if column == 0:
+                            store_f32x2(to, make_f32x2(m, total))
+        elif attended == 0 and thread() < heads:
+            to = out + ((row + thread()) * splits + split) * (value_dim + 4) * 4
+            store_f32x2(to, make_f32x2(LOW, f32_of(0)))
+
+    return decode
+
+
+_MAKERS = {"f16": make_decode}
+
+
+def __getattr__(name: str) -> Any:
+    """A kernel decode_TYPE_KEYS_VALUES, made when it is asked for."""
+    word, _, rest = name.partition("_")
+    if word != "decode":
+        raise AttributeError(name)
+    kv_type, key_room, value_room = rest.split("_")
+    globals()[name] = made = _MAKERS[kv_type](int(key_room), int(value_room))
+    return made
