@@ -95,6 +95,21 @@ atomic_add_f32 = word(
 )
 
 
+def _reduce(name: str, op: str) -> Any:
+    text = f"redux.sync.{op}.s32 $0, $1, 0xffffffff;"
+
+    def code(b: Builder, value: Value) -> Value:
+        return assembly(b, text, ["i32"], [("i32", value)], volatile=True)[0]
+
+    return word(name, ["i32"], "i32", code)
+
+
+# Over a warp's words, in every thread of it; all 32 take part.
+warp_max32, warp_min32, warp_add32 = (
+    _reduce(f"warp_{n}32", n) for n in ("max", "min", "add")
+)
+
+
 # ---- 32-bit words ------------------------------------------------------------------------------
 def _binary32(name: str, op: str) -> Any:
     return word(name, ["i32", "i32"], "i32", lambda b, x, y: getattr(b, op)(x, y))
@@ -193,6 +208,26 @@ def _fma(b: Builder, x: Value, y: Value, z: Value) -> Value:
 
 fma = word("fma", ["f32"] * 3, "f32", _fma)  # x * y + z
 
+
+# int32 whose order is that of the float32: 0 and -0 are equal, NaN is below all. The least int32 is
+# none of them.
+def _order(b: Builder, v: Value) -> Value:
+    bits = b.bitcast(b.fadd(v, ir.Constant(F32, 0.0)), I32)  # -0 + 0 is 0
+    sign = b.ashr(bits, ir.Constant(I32, 31))
+    turned = b.xor(bits, b.and_(sign, ir.Constant(I32, 0x7FFFFFFF)))
+    missing = b.fcmp_unordered("uno", v, v)
+    return b.select(missing, ir.Constant(I32, -(1 << 31) + 1), turned)
+
+
+order_of = word("order_of", ["f32"], "i32", _order)
+
+
+def _of_order(b: Builder, v: Value) -> Value:
+    sign = b.ashr(v, ir.Constant(I32, 31))
+    return b.bitcast(b.xor(v, b.and_(sign, ir.Constant(I32, 0x7FFFFFFF))), F32)
+
+
+of_order = word("of_order", ["i32"], "f32", _of_order)  # the float32 again, but for NaN
 
 # ---- vectors -----------------------------------------------------------------------------------
 def zero(kind: str) -> Any:
