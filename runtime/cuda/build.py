@@ -152,4 +152,3 @@ def _hidden_states(
         kind=weights.architecture.norm,
         eps=float(numbers.norm_eps),
     )
-

@@ -39,7 +39,9 @@ class Flight:
     placed: Placed
     side: int
     arrived: "Event"  # its candidates are on the host
-    guessed: "Event | None" = None  # so are the tokens that it was run for, if the device chose them
+    guessed: "Event | None" = (
+        None  # so are the tokens that it was run for, if the device chose them
+    )
     tokens: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
 
 

@@ -205,7 +205,10 @@ class StepArrays:
         else:
             device.upload(base, buffer, 0, first)
             device.upload(
-                base + layout.positions, buffer, layout.positions, layout.num_bytes - layout.positions
+                base + layout.positions,
+                buffer,
+                layout.positions,
+                layout.num_bytes - layout.positions,
             )
         launches = self._update_tables(buffer, layout.num_bytes)
         event.record()
