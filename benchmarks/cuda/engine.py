@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from llamba import LLM, SamplingParams
 
 # tokens/s: llama-bench tg128, at depth, llama-batched-bench, pp512 and pp2048.

@@ -69,7 +69,7 @@ def make(path: Path, name: str) -> int:
             file.write(struct.pack(f"<{len(dims)}Q", *dims) + struct.pack("<IQ", kind, offset))
             offset += -(-_num_bytes(rows, columns, kind) // _ALIGN) * _ALIGN
         _fill_up(file)
-        for tensor, rows, columns, kind in tensors:
+        for _, rows, columns, kind in tensors:
             if kind == F32:
                 np.ones(columns, np.float32).tofile(file)
             else:
