@@ -6,7 +6,7 @@ cap * tanh(v / cap), and old what is there already (with `residual`).
 A warp has a few rows at once: its threads read a piece of each (quant/cuda/rows.py) and multiply it
 with the tokens' columns; `split` warps share rows. Each thread keeps `ahead` pieces a row under
 way, the first of them asked for before the input is there. Kernels are made when asked for by name:
-q4_k_1_r2_a2 has one token, two rows and two pieces.
+q4_k_1_r2_a1_b8 has one token, two rows and one piece, and registers for 8 blocks at once.
 """
 
 import re
@@ -53,7 +53,7 @@ def soft_capped(v, cap):
     return v
 
 
-def _make(form: RowFormat, tokens: int, rows: int, ahead: int) -> Kernel:
+def _make(form: RowFormat, tokens: int, rows: int, ahead: int, blocks: int) -> Kernel:
     loaded = f"i32x{form.loaded * rows * ahead}"
     prepared = f"i32x{form.prepared * rows}"
     no_loads, put_load = zero(loaded), put_part(loaded, form.loaded)
@@ -66,12 +66,12 @@ def _make(form: RowFormat, tokens: int, rows: int, ahead: int) -> Kernel:
     columns_bits = form.columns.bit_length() - 1
     load, prepare, take_input, dot = form.load, form.prepare, form.take_input, form.dot
 
-    @kernel(block=THREADS)
+    @kernel(block=THREADS, min_blocks=blocks)
     def matvec(
         weight0, rows0, out0, out_stride0, bias0, blocks0,
         weight1, rows1, out1, out_stride1, bias1, blocks1,
         weight2, rows2, out2, out_stride2, bias2, blocks2,
-        row_bytes, columns, split_bits, fetch,
+        row_bytes, columns, split_bits, rounds, fetch, fetches,
         x, x_stride, scales, scales_stride, factor: float, residual, softcap: float,
     ):  # fmt: skip
         """Blocks before blocks0 have rows of the first matrix, and so on."""
@@ -91,9 +91,10 @@ def _make(form: RowFormat, tokens: int, rows: int, ahead: int) -> Kernel:
         stride = 32 << split_bits
         begin = (warp & ((1 << split_bits) - 1)) * 32 + lane
         pieces = columns >> columns_bits
-        if fetch != 0:
-            last = min(first + groups * rows, count) * row_bytes
-            for at in range(first * row_bytes + thread() * fetch, last, THREADS * fetch):
+        last = min(first + groups * rows, count) * row_bytes
+        for k in range(fetches):
+            at = first * row_bytes + (k * THREADS + thread()) * fetch
+            if at < last:
                 prefetch(weight + at)
         ring = no_loads()
         for slot in range(ahead):
@@ -115,9 +116,9 @@ def _make(form: RowFormat, tokens: int, rows: int, ahead: int) -> Kernel:
             if residual != 0:
                 old = load_f32(target)
         acc = no_sums()
-        for start in range(0, pieces, stride * ahead):
+        for turn in range(rounds):
             for slot in range(ahead):
-                piece = start + slot * stride + begin
+                piece = (turn * ahead + slot) * stride + begin
                 if piece < pieces:
                     made = none_made()
                     for r in range(rows):
@@ -150,9 +151,9 @@ def _make(form: RowFormat, tokens: int, rows: int, ahead: int) -> Kernel:
 
 def __getattr__(name: str) -> Any:
     """The kernel of a name."""
-    found = re.fullmatch(r"(\w+)_([1248])_r([124])_a([124])", name)
+    found = re.fullmatch(r"(\w+)_([1248])_r([124])_a([124])_b(\d+)", name)
     if not found or found[1] not in ROW_FORMATS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    tokens, rows, ahead = map(int, found.groups()[1:])
-    made = globals()[name] = _make(ROW_FORMATS[found[1]], tokens, rows, ahead)
+    tokens, rows, ahead, blocks = map(int, found.groups()[1:])
+    made = globals()[name] = _make(ROW_FORMATS[found[1]], tokens, rows, ahead, blocks)
     return made

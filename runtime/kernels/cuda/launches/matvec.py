@@ -29,13 +29,15 @@ class Part:
 class Layout:
     """rows: of a warp at once. ahead: pieces of each that a thread has under way.
 
-    split: warps (1, 2 or 4) that share a row's columns. fetch: 0, or the bytes from one address to
-    the next with which a block asks for all its rows at the start.
+    split: warps (1, 2 or 4) that share a row's columns. blocks: 0, or how many at once the
+    registers must suffice for. fetch: 0, or the bytes from one address to the next with which a
+    block asks for all its rows at the start.
     """
 
     rows: int
     ahead: int
     split: int
+    blocks: int = 0
     fetch: int = 0
 
     @property
@@ -46,7 +48,8 @@ class Layout:
 
 def kernel_name(format_name: str, tokens: int, layout: Layout) -> str:
     """The kernel of a layout."""
-    return f"matvec:{format_name}_{tokens}_r{layout.rows}_a{layout.ahead}"
+    work = f"r{layout.rows}_a{layout.ahead}_b{layout.blocks}"
+    return f"matvec:{format_name}_{tokens}_{work}"
 
 
 def choose_layout(format_name: str, columns: int, num_rows: int, tokens: int) -> Layout:
@@ -88,7 +91,13 @@ def matvec_launch(
         described.append(blocks)
     for _ in range(MAX_PARTS - len(parts)):
         described += [*described[-6:-1], blocks]
-    work = (width, matrix.columns, layout.split.bit_length() - 1, layout.fetch)
+    pieces = matrix.columns // PIECE_COLUMNS.get(matrix.format, 32)
+    rounds = -(-pieces // (32 * layout.split * layout.ahead))
+    fetches = 0
+    if layout.fetch:
+        fetches = -(-layout.rows_a_block * width // (THREADS * layout.fetch))
+    split_bits = layout.split.bit_length() - 1
+    work = (width, matrix.columns, split_bits, rounds, layout.fetch, fetches)
     arguments = (*described, *work, x, x_stride, scales, scales_stride)
     name = kernel_name(matrix.format, tokens, layout)
     return Launch(name, (blocks, 1, 1), (*arguments, factor, int(residual), softcap))
