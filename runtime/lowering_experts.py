@@ -205,6 +205,7 @@ class ExpertsLowering:
             out_stride=4 * out_columns if by_pair else b.stride(out_columns),
             by_pair=int(by_pair),
             divide=divide,
+            used=self._experts.used,
             bias=b.bias(name),
             slots=self._slots,
             active=self._active,

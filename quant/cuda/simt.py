@@ -17,7 +17,7 @@ from llvmlite import ir
 from numba import njit
 
 from ..cpu.vector import F16, F32, I32, I64, Builder, Value, declare, splat
-from .vocabulary import GLOBAL, assembly, joined, llvm_of, plain, pointer, split, word
+from .vocabulary import GLOBAL, SHARED, assembly, joined, llvm_of, plain, pointer, split, word
 
 I8, I16 = ir.IntType(8), ir.IntType(16)
 inline = njit(error_model="numpy", nogil=True, forceinline=True)
@@ -95,6 +95,14 @@ atomic_add_f32 = word(
 )
 
 
+atomic_add_shared32 = word(
+    "atomic_add_shared32",
+    ["i64", "i32"],
+    "i32",
+    lambda b, at, v: b.atomic_rmw("add", pointer(b, at, SHARED), v, "monotonic"),
+)
+
+
 def _reduce(name: str, op: str) -> Any:
     text = f"redux.sync.{op}.s32 $0, $1, 0xffffffff;"
 
@@ -105,9 +113,7 @@ def _reduce(name: str, op: str) -> Any:
 
 
 # Over a warp's words, in every thread of it; all 32 take part.
-warp_max32, warp_min32, warp_add32 = (
-    _reduce(f"warp_{n}32", n) for n in ("max", "min", "add")
-)
+warp_max32, warp_min32, warp_add32 = (_reduce(f"warp_{n}32", n) for n in ("max", "min", "add"))
 
 
 # ---- 32-bit words ------------------------------------------------------------------------------
@@ -228,6 +234,7 @@ def _of_order(b: Builder, v: Value) -> Value:
 
 
 of_order = word("of_order", ["i32"], "f32", _of_order)  # the float32 again, but for NaN
+
 
 # ---- vectors -----------------------------------------------------------------------------------
 def zero(kind: str) -> Any:

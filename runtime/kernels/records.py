@@ -80,11 +80,12 @@ ROUTE = _offsets(
     "expert_scale lanes out_experts out_weights slots active cells",
 )
 # A matmul of each chosen expert's own matrix. `divide`: a pair's row of the input is its number
-# over this (its token, or itself). `by_pair`: in lanes, results go to rows of pairs.
+# over this (its token, or itself). `by_pair`: in lanes, results go to rows of pairs. `used`: experts
+# a token (for GPUs).
 EXPERTS = _offsets(
     "Experts",
     _OP + "weight row_bytes num_rows columns chunk q q_stride scale scale_stride sums out "
-    "out_stride bias expert_bytes divide by_pair slots active cells",
+    "out_stride bias expert_bytes divide by_pair slots active cells used",
 )
 # In lanes: the activations of the slots' tokens, from and to arrays [block][words][lane].
 REGROUP = _offsets(

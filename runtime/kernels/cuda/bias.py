@@ -4,34 +4,18 @@ Kernels of our own do that as they write; this is for those of cuBLAS, which lea
 y = factor * W x + what was there.
 """
 
-import numpy as np
-
 from ....quant.cuda.memory import load_f32, store_f32
 from ....quant.cuda.simt import (
     block_x,
     block_y,
-    exp2,
-    f32_of,
     fma,
-    inline,
     kernel,
     let_next_start,
-    reciprocal,
     thread,
     wait_for_inputs,
 )
 from .launches.bias import PER_THREAD, THREADS
-
-_TWICE = np.float32(2 * 1.4426950408889634)  # of exp2
-
-
-@inline
-def soft_cap(v, cap):
-    """cap * tanh(v / cap); v itself when cap is 0."""
-    if cap == f32_of(0):
-        return v
-    e = exp2(v / cap * _TWICE)
-    return cap * (f32_of(1) - f32_of(2) * reciprocal(e + f32_of(1)))
+from .matvec import soft_capped
 
 
 @kernel(block=THREADS)
@@ -47,4 +31,4 @@ def finish(out, out_stride, columns, bias, factor: float, cap: float):
             v = load_f32(row + 4 * column)
             if bias != 0:
                 v = fma(load_f32(bias + 4 * column), factor, v)
-            store_f32(row + 4 * column, soft_cap(v, cap))
+            store_f32(row + 4 * column, soft_capped(v, cap))

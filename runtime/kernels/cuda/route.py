@@ -10,6 +10,7 @@ import numpy as np
 
 from ....quant.cuda.memory import (
     load_f32,
+    load_i64,
     load_shared_f32,
     load_shared_i32,
     shared,
@@ -19,6 +20,9 @@ from ....quant.cuda.memory import (
     store_shared_i32,
 )
 from ....quant.cuda.simt import (
+    add32,
+    atomic_add_shared32,
+    barrier,
     block_x,
     exp2,
     f32_of,
@@ -32,6 +36,8 @@ from ....quant.cuda.simt import (
     order_of,
     put,
     reciprocal,
+    shuffle_i32,
+    sub32,
     sync_warp,
     thread,
     wait_for_inputs,
@@ -41,7 +47,7 @@ from ....quant.cuda.simt import (
     warp_sum,
     zero,
 )
-from .launches.route import MAX_EXPERTS, WIDTHS
+from .launches.route import MAX_EXPERTS, SORTING, WIDTHS
 
 _SOFTMAX, _SIGMOID = 1, 2  # models/architecture.py's Gating; 3: softmax over the chosen ones
 _TAKEN, _OUTSIDE = -(1 << 31), -(1 << 31) + 2  # below all scores, as is a NaN between them
@@ -129,7 +135,7 @@ def _make(width: int) -> Any:
 
     @inline
     def put_weights(
-        token, used, gating, normalize, scale, expert_scale, out_experts, out_weights
+        token, used, gating, normalize, scale, expert_scale, out_experts, out_weights, slots
     ):
         """From the chosen ones' numbers and probabilities in shared memory to the results."""
         highest, total = _LOWEST, f32_of(0)
@@ -153,13 +159,18 @@ def _make(width: int) -> Any:
                 w = w * load_f32(expert_scale + 4 * e)
             store_i64(out_experts + 8 * (token * used + r), e)
             store_f32(out_weights + 4 * (token * used + r), w)
+            if slots != 0:
+                store_i64(slots + 8 * (token * used + r), (e << 32) | (token * used + r))
 
     @kernel(block=32)
     def route(
         logits, stride, num_experts, used, gating, normalize, groups, groups_used, scale: float,
-        select_bias, expert_scale, out_experts, out_weights,
+        select_bias, expert_scale, out_experts, out_weights, slots,
     ):  # fmt: skip
-        """A token a block. select_bias: 0, or float32 an expert, for the choice only."""
+        """A token a block. select_bias: 0, or float32 an expert, for the choice only.
+
+        slots: 0, or where the pairs go as they come, as `sort_pairs` would put them.
+        """
         let_next_start()
         wait_for_inputs()
         token = block_x()
@@ -204,7 +215,7 @@ def _make(width: int) -> Any:
                     store_shared_i32(_marks() + 4 * r, i32(number))
         sync_warp()
         put_weights(
-            token, used, gating, normalize, scale, expert_scale, out_experts, out_weights
+            token, used, gating, normalize, scale, expert_scale, out_experts, out_weights, slots
         )
 
     return route
@@ -212,3 +223,37 @@ def _make(width: int) -> Any:
 
 for _width in WIDTHS:
     globals()[f"route_{_width}"] = _make(_width)
+
+
+@kernel(block=SORTING)
+def sort_pairs(experts, num_pairs, slots):
+    """Pairs of tokens and experts by expert, in one block: int64 of the expert << 32 | the pair."""
+    let_next_start()
+    for e in range(thread(), MAX_EXPERTS, SORTING):
+        store_shared_i32(_marks() + 4 * e, i32(0))
+    wait_for_inputs()
+    barrier()
+    for pair in range(thread(), num_pairs, SORTING):
+        atomic_add_shared32(_marks() + 4 * load_i64(experts + 8 * pair), i32(1))
+    barrier()
+    if thread() < 32:  # each has a run of experts
+        total = i32(0)
+        for k in range(MAX_EXPERTS // 32):
+            at = 4 * (thread() * (MAX_EXPERTS // 32) + k)
+            count = load_shared_i32(_marks() + at)
+            store_shared_i32(_marks() + at, total)
+            total = add32(total, count)
+        before = total
+        for k in range(5):
+            more = shuffle_i32(before, max(thread() - (1 << k), 0))
+            if thread() >= 1 << k:
+                before = add32(before, more)
+        before = sub32(before, total)
+        for k in range(MAX_EXPERTS // 32):
+            at = 4 * (thread() * (MAX_EXPERTS // 32) + k)
+            store_shared_i32(_marks() + at, add32(load_shared_i32(_marks() + at), before))
+    barrier()
+    for pair in range(thread(), num_pairs, SORTING):
+        e = load_i64(experts + 8 * pair)
+        slot = i64(atomic_add_shared32(_marks() + 4 * e, i32(1)))
+        store_i64(slots + 8 * slot, (e << 32) | pair)
