@@ -54,6 +54,10 @@ class BlockTables:
         """The next token needs another page."""
         return sequence.num_computed >= len(sequence.pages) * self.size
 
+    def is_full_at(self, sequence: Sequence, end: int) -> bool:
+        """The token at this position needs another page."""
+        return end >= len(sequence.pages) * self.size
+
     def extend(self, sequence: Sequence) -> None:
         """One more page."""
         sequence.pages += self.pool.allocate(1, after=sequence.pages[-1])

@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from .batch import Batch, Logits, Runs, Segment
+from .batch import Logits, Runs
+from .candidates import CandidateRow, CandidateRows
+from .chunks import Chunk, Schedule
+from .logprobs import token_logprob, top_logprobs
+from .look_ahead import make_batch
 from .outputs import FinishReason, Logprob
 from .pages import PagePool
 from .request import Completion, Request
-from .sampler import token_logprob, top_logprobs
-from .scheduler import Chunk, Schedule, Scheduler
+from .scheduler import Scheduler
 from .stats import Counters, EngineStats, StepStats
 from .step_budget import StepBudget
 
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from ..models.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
+Rows = NDArray[np.float32] | CandidateRows
 
 
 class EngineCore:
@@ -57,6 +61,7 @@ class EngineCore:
         self._whole_prompts = whole_prompts
         self._prefix_cache = prefix_cache and not whole_prompts
         self._budget = StepBudget(program.max_tokens)
+        self._on_device = getattr(program, "gives_candidates", False)
         self._live: dict[int, Completion] = {}  # by sequence id
         self._timed: dict[str, Request] = {}  # those with a deadline, by request id
         self._next_deadline = math.inf  # no live request's is earlier
@@ -108,8 +113,8 @@ class EngineCore:
         try:
             for source, target in schedule.copies:
                 self.program.copy_page(source, target)
-            segments = tuple(self._segment(chunk) for chunk in schedule.chunks)
-            logits = self.program.run(Batch(segments))
+            scheduler = self.scheduler if self._on_device else None
+            logits = self.program.run(make_batch(schedule.chunks, self._live, scheduler))
         except BaseException as error:
             self._fail_step(schedule, error)
             if not isinstance(error, Exception):
@@ -173,18 +178,7 @@ class EngineCore:
         )
 
     # -- one step ---------------------------------------------------------------------------------
-    def _segment(self, chunk: Chunk) -> Segment:
-        sequence, start = chunk.sequence, chunk.start
-        completion = self._live[sequence.sequence_id]
-        return Segment(
-            np.array(sequence.token_ids[start : start + chunk.num_tokens], np.int32),
-            start,
-            completion.block_table(),
-            chunk.logits,
-            completion.request.adapters,
-        )
-
-    def _commit(self, schedule: Schedule, logits: NDArray[np.float32], started: float) -> None:
+    def _commit(self, schedule: Schedule, logits: Rows, started: float) -> None:
         """Note what was computed; choose a token where a chunk ends its sequence so far."""
         self.scheduler.commit(schedule)
         num_decode, num_prefill = self._count(schedule, started)
@@ -233,7 +227,7 @@ class EngineCore:
         self.counters.prefill_tokens += num_prefill
         return num_decode, num_prefill
 
-    def _take(self, completion: Completion, chunk: Chunk, rows: NDArray[np.float32]) -> bool:
+    def _take(self, completion: Completion, chunk: Chunk, rows: Rows) -> bool:
         """Use a chunk's logits, (0, 1 or num_tokens, vocab_size); whether readers see more now."""
         request, sequence = completion.request, completion.sequence
         if chunk.logits is Logits.ALL:
@@ -250,6 +244,8 @@ class EngineCore:
         logits, params = rows[-1], request.params
         token_id = completion.sampler.sample(logits)
         scores = None
+        if params.wants_logprobs and completion.sampler.edits_rows:
+            logits = logits.full() if isinstance(logits, CandidateRow) else logits
         if params.logprobs is not None:
             scores = top_logprobs(logits, token_id, params.logprobs, self._tokenizer)
             completion.cumulative_logprob += scores[token_id].logprob
@@ -277,7 +273,7 @@ class EngineCore:
         wanted = pooler.wanted(chunk.start, chunk.num_tokens)
         pooler.add(chunk.start, self.program.hidden_states(segment, wanted))
 
-    def _score_prompt(self, request: Request, chunk: Chunk, rows: NDArray[np.float32]) -> None:
+    def _score_prompt(self, request: Request, chunk: Chunk, rows: Rows) -> None:
         """Log-probabilities of the prompt's tokens that follow those of this chunk."""
         scores, count = request.prompt_logprobs, request.params.prompt_logprobs
         if count is None:

@@ -49,7 +49,15 @@ def penalize_sequences(
     params: SamplingParams,
     breakers: Breakers,
 ) -> None:
-    """DRY: lower the logits (in place) of tokens that would prolong a repeated sequence.
+    """DRY: lower the logits (in place) of tokens that would prolong a repeated sequence."""
+    for token_id, cost in sequence_costs(history, params, breakers).items():
+        logits[token_id] -= cost
+
+
+def sequence_costs(
+    history: NDArray[np.int32], params: SamplingParams, breakers: Breakers
+) -> dict[int, np.float32]:
+    """DRY: by how much the logits of tokens are lowered that would prolong a repeated sequence.
 
     For every place in `history` (the last dry_penalty_last_n tokens) that repeats the end of the
     history over n >= dry_allowed_length tokens, the token after it costs
@@ -57,11 +65,11 @@ def penalize_sequences(
     """
     allowed = params.dry_allowed_length
     if len(history) <= allowed:
-        return
+        return {}
     recent = history[::-1]
     limit = _repeat_limit(recent, breakers)
     if limit < allowed:
-        return
+        return {}
     max_exponent = 0
     if params.dry_base > 1.000001:
         max_exponent = int(_FLOAT_MAX_LOG / np.log(params.dry_base))
@@ -77,10 +85,11 @@ def penalize_sequences(
         starts = starts[recent[starts + length] == recent[length]] if length < limit else starts
         if not len(starts):
             break
-    for token_id, length in best.items():
-        if not breakers.is_single(token_id):
-            exponent = length - allowed
-            logits[token_id] -= np.float32(params.dry_multiplier * params.dry_base**exponent)
+    return {
+        token_id: np.float32(params.dry_multiplier * params.dry_base ** (length - allowed))
+        for token_id, length in best.items()
+        if not breakers.is_single(token_id)
+    }
 
 
 def _repeat_limit(recent: NDArray[np.int32], breakers: Breakers) -> int:

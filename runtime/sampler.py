@@ -8,15 +8,24 @@ from numpy.typing import NDArray
 
 from ..errors import ConstraintError, InvalidParameterError, LlambaError
 from . import filters
-from .outputs import Logprob
+from .candidates import NUM_CANDIDATES, CandidateRow, Guess, RowEdits
+from .cuts import cut, needs_rows, uses_xtc
 from .params import SamplingParams
-from .penalties import Breakers, breakers_of, penalize_repeats, penalize_sequences
+from .penalties import (
+    Breakers,
+    breakers_of,
+    penalize_repeats,
+    penalize_sequences,
+    sequence_costs,
+)
 
 if TYPE_CHECKING:
     from ..models.tokenizer import Tokenizer
     from .grammar import TokenConstraint
 
 _BLOCK = 1024
+_SMALLEST = np.finfo(np.float32).tiny
+_NOTHING = np.empty(0, np.float32)
 
 
 class Sampler:
@@ -60,6 +69,13 @@ class Sampler:
         self._history = np.array(prompt_ids, np.int32)
         self._history_len = len(prompt_ids)
         self._scratch = np.empty(0, np.float32)
+        self._xtc = uses_xtc(params)
+        self._greedy = params.temperature <= 0.0 and params.typical_p >= 1.0 and not self._xtc
+        self._needs_rows = needs_rows(params)
+        self._given = False  # the next row comes edited
+        self._static: RowEdits | None = None  # edits that stay the same
+        self._point: float | None = None  # drawn already, for the next token
+        self._guess = self._how_to_guess()
 
     @classmethod
     def for_request(
@@ -87,27 +103,54 @@ class Sampler:
         """The constraint lets nothing follow any more: the answer is complete."""
         return self._constraint is not None and self._constraint.finished
 
-    def sample(self, logits: NDArray[np.float32]) -> int:
+    @property
+    def edits_rows(self) -> bool:
+        """It chooses from other logits than the model's."""
+        return self._edits or self._constraint is not None
+
+    def sample(self, logits: NDArray[np.float32] | CandidateRow) -> int:
         """Choose a token from one row of logits, float32 (vocab_size,), which is left unchanged.
+
+        From a row's candidates, which must have been edited as edits() has just said, comes the
+        token that the whole row would give.
 
         Raises LlambaError if the logits hold NaN, InvalidParameterError if every token is banned,
         ConstraintError if the constraint fails.
         """
-        candidates = self._candidates(logits)
-        params = self.params
-        xtc = params.xtc_probability > 0.0 and params.xtc_threshold <= 0.5
-        if params.temperature <= 0.0 and params.typical_p >= 1.0 and not xtc:
-            index = int(candidates.logits.argmax())  # no other filter can drop the highest logit
-            self._check(candidates.logits[index])
-            token_id = index if candidates.ids is None else int(candidates.ids[index])
-        else:
-            token_id = self._draw(candidates, xtc)
+        token_id = None
+        if isinstance(logits, CandidateRow):
+            token_id = self._sample_candidates(logits)
+            logits = logits.full() if token_id is None else _NOTHING
+        if token_id is None:
+            candidates = self._candidates(logits)
+            if self._greedy:
+                index = int(candidates.logits.argmax())  # no filter can drop the highest logit
+                self._check(candidates.logits[index])
+                token_id = index if candidates.ids is None else int(candidates.ids[index])
+            else:
+                token_id = self._draw(candidates)
+        self.chose(token_id)
+        return token_id
+
+    def chose(self, token_id: int) -> None:
+        """Note the token that was chosen."""
         self._remember(token_id)
         if self._constraint is not None:
             self._constraint.accept(token_id)
-        return token_id
 
-    def _draw(self, c: filters.Candidates, xtc: bool) -> int:
+    def _sample_candidates(self, row: CandidateRow) -> int | None:
+        """The token; None if only the whole row can tell, or say what is wrong with it."""
+        given, self._given = self._given, False
+        if not row.finite or row.logits[0] == -np.inf or (self.edits_rows and not given):
+            return None
+        if self._greedy:
+            return int(row.ids[0])
+        if self._needs_rows:
+            return None
+        c = cut(row, self.params)
+        return None if c is None else self._finish(c)
+
+    def _draw(self, c: filters.Candidates) -> int:
         p = self.params
         self._check(c.logits.max())
         c = filters.top_n_sigma(c, p.top_n_sigma)
@@ -115,20 +158,107 @@ class Sampler:
         c = filters.typical(c, p.typical_p, p.min_keep)
         c = filters.top_p(c, p.top_p, p.min_keep)
         c = filters.min_p(c, p.min_p, p.min_keep)
-        if xtc and len(c.logits) > 1 and self._generator.random() <= p.xtc_probability:
+        return self._finish(c)
+
+    def _finish(self, c: filters.Candidates) -> int:
+        """XTC, and the draw from what the filters before it have left."""
+        p = self.params
+        if self._xtc and len(c.logits) > 1 and self._random() <= p.xtc_probability:
             c = filters.xtc(c, p.xtc_threshold, p.min_keep)
-        highest = c.logits[0] if c.is_sorted else c.logits.max()
         if p.temperature <= 0.0:
             index = int(c.logits.argmax())
         else:
             # float32 has no 1e-308: the smallest normal number stands for it, and sends every other
             # logit to -inf, which is what is meant.
-            temperature = max(np.float32(p.temperature), np.finfo(np.float32).tiny)
+            highest = c.logits[0] if c.is_sorted else c.logits.max()
+            temperature = max(np.float32(p.temperature), _SMALLEST)
             with np.errstate(over="ignore"):
                 scaled = (c.logits - highest) / temperature
-            index = draw(np.exp(scaled), self._generator.random())
+            index = draw(np.exp(scaled), self._random())
         return index if c.ids is None else int(c.ids[index])
 
+    def _random(self) -> float:
+        """The next random number, which a guess may have been told before."""
+        point, self._point = self._point, None
+        return self._generator.random() if point is None else point
+
+    # -- for logits on a device -------------------------------------------------------------------
+    def edits(self) -> RowEdits | None:
+        """What the next row's candidates must have been edited by; None: by nothing.
+
+        To be asked before each step that makes a row to sample from, in the state of that moment.
+        """
+        self._given = False
+        if not self.edits_rows or self._needs_rows:
+            return None
+        try:
+            edits = self._row_edits()
+        except Exception:  # of a constraint: sample() meets it again, where it ends the request
+            return None
+        self._given = edits is not None
+        return None if edits is None or edits.empty else edits
+
+    def _row_edits(self) -> RowEdits | None:
+        """The edits; None if they are not such that devices make the same of them."""
+        if self._static is None:
+            bias = dict(zip(self._bias_ids.tolist(), self._bias.tolist(), strict=True))
+            ids, values = np.array([*bias], np.int32), np.array([*bias.values()], np.float32)
+            self._static = RowEdits(ids, values)
+        if not (self._repeat or self._dry or self._constraint is not None):
+            return self._static
+        p = self.params
+        ids, bias = self._static.bias_ids, self._static.bias
+        repeats = counts = np.empty(0, np.int32)
+        if self._repeat:
+            repeats, counts = np.unique(self._recent(p.repeat_last_n), return_counts=True)
+        if self._dry:
+            assert self._breakers is not None
+            recent = self._recent(p.dry_penalty_last_n)
+            costs = sequence_costs(recent, p, self._breakers)
+            costly = np.array([*costs], np.int32)
+            if np.isin(costly, repeats).any() or np.isin(costly, ids).any():
+                return None  # sums in another order are rounded otherwise
+            ids = np.concatenate([ids, costly])
+            bias = np.concatenate([bias, -np.array([*costs.values()], np.float32)])
+        return RowEdits(
+            ids,
+            bias,
+            repeats,
+            counts.astype(np.int32),
+            p.repeat_penalty,
+            p.frequency_penalty,
+            p.presence_penalty,
+            None if self._constraint is None else self._constraint.allowed(),
+        )
+
+    def guess(self) -> Guess | None:
+        """How the next token will be chosen; None: that can't be said before its row is there.
+
+        With a guess the edits stay the same object from step to step.
+        """
+        if self._guess is None or self.params.temperature <= 0.0:
+            return self._guess
+        if self._point is None:
+            self._point = self._generator.random()
+        return self._guess._replace(point=self._point)
+
+    def _how_to_guess(self) -> Guess | None:
+        """A guess without its point, if the settings allow one."""
+        p = self.params
+        if self._constraint is not None or self._repeat or self._dry or self._needs_rows:
+            return None
+        if p.wants_logprobs and (self._edits or (p.logprobs or 0) > NUM_CANDIDATES):
+            return None  # these need whole rows
+        if self._greedy:
+            return Guess(0.0, 1, 1.0, 0.0, 0.0)
+        if self._xtc or p.typical_p < 1.0 or p.min_keep > 1:
+            return None
+        if p.top_k <= 0 and p.top_p >= 1.0:  # drawn in the order of ids
+            return None
+        top_k = p.top_k if 0 < p.top_k <= NUM_CANDIDATES else NUM_CANDIDATES
+        return Guess(p.temperature, top_k, p.top_p, p.min_p, 0.0)
+
+    # -- from whole rows --------------------------------------------------------------------------
     def _candidates(self, logits: NDArray[np.float32]) -> filters.Candidates:
         """What the constraint leaves, biases and penalties applied.
 
@@ -231,34 +361,3 @@ def _first_above(edges: NDArray[np.float64], target: float) -> int:
     """The first place whose running sum is above target; the last that adds something at most."""
     index = int(np.searchsorted(edges, target, side="right"))
     return index if index < len(edges) else int(np.searchsorted(edges, edges[-1], side="left"))
-
-
-def top_logprobs(
-    logits: NDArray[np.float32], token_id: int, count: int, tokenizer: "Tokenizer"
-) -> dict[int, Logprob]:
-    """Log-probabilities of the `count` most likely tokens and of the chosen one, best first."""
-    norm = _log_norm(logits)
-    ids = filters.top_indices(logits, count).tolist() if count else []
-    ranks = dict(zip(ids, range(1, count + 1), strict=False))
-    if token_id not in ranks:
-        ranks[token_id] = 1 + int((logits > logits[token_id]).sum())
-    return {
-        i: Logprob(i, float(logits[i] - norm), rank, shown_text(tokenizer, i))
-        for i, rank in ranks.items()
-    }
-
-
-def token_logprob(logits: NDArray[np.float32], token_id: int) -> float:
-    """The log-probability of one token."""
-    return float(logits[token_id] - _log_norm(logits))
-
-
-def _log_norm(logits: NDArray[np.float32]) -> np.float64:
-    highest = logits.max()
-    return highest + np.log(np.exp(logits - highest).sum(dtype=np.float64))
-
-
-def shown_text(tokenizer: "Tokenizer", token_id: int) -> str:
-    """One token alone, for display: control tokens by name, half characters as U+FFFD."""
-    text = tokenizer.token_bytes(token_id).decode("utf-8", "replace")
-    return text or tokenizer.token_text(token_id)

@@ -1,40 +1,19 @@
 """Scheduler: who runs in this step, and on which pages. Integers only: no clock, no device."""
 
 from bisect import bisect_left, insort
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import count
 
 from .batch import Logits
 from .block_tables import BlockTables
+from .chunks import Chunk, Schedule, fit
 from .pages import PagePool
 from .prefix import Node
 from .sequence import Sequence, SequenceState
 
 # So many steps after it a sequence of the background goes before interactive ones that come then.
 AGING_STEPS = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """Tokens `start` to `start + num_tokens` of a sequence run in this step."""
-
-    sequence: Sequence
-    start: int
-    num_tokens: int
-    logits: Logits
-
-
-@dataclass(frozen=True, slots=True)
-class Schedule:
-    """What one step does: first the copies, in their order, then all chunks at once.
-
-    `copies` are pairs (source page, target page). `preempted` lost their pages and wait again;
-    nothing is to be done about them.
-    """
-
-    chunks: tuple[Chunk, ...]
-    copies: tuple[tuple[int, int], ...]
-    preempted: tuple[Sequence, ...]
 
 
 @dataclass(slots=True)
@@ -210,6 +189,18 @@ class Scheduler:
                     sequence.num_logits = end
         self._tables.unpin()
 
+    def reserve(self, chunks: Iterable[Chunk]) -> bool:
+        """Give those that go on behind these chunks of the step their next page, if they need one.
+
+        They would get it in the next step. False, and nothing is done, if there are not enough.
+        """
+        full = [c.sequence for c in chunks if self._tables.is_full_at(c.sequence, c.end)]
+        if len(full) > self.pool.num_available:
+            return False
+        for sequence in full:
+            self._tables.extend(sequence)
+        return True
+
     def check(self) -> None:
         """Assert every invariant; for tests, not for every step."""
         self._tables.check(self._running)
@@ -255,7 +246,7 @@ class Scheduler:
         return not decoding or any(s.state is SequenceState.RUNNING for s in decoding)
 
     def _decode(self, sequence: Sequence) -> Chunk:
-        _, logits = _fit(sequence, sequence.num_computed, 1, 1)
+        _, logits = fit(sequence, sequence.num_computed, 1, 1)
         return Chunk(sequence, sequence.num_computed, 1, logits)
 
     def _admit_waiting(self, preempted: list[Sequence]) -> list[Sequence]:
@@ -322,7 +313,7 @@ class Scheduler:
         rows = self.max_logits - len(chunks)
         oldest, *others = [self._look(s) for s in sequences]
         others.sort(key=lambda p: p.num_left)
-        most, logits = _fit(oldest.sequence, oldest.start, budget, rows)
+        most, logits = fit(oldest.sequence, oldest.start, budget, rows)
         kept = min(most, (budget + 1) // 2)
         kept_rows = most if logits is Logits.ALL else min(1, rows)
         budget -= kept
@@ -332,13 +323,13 @@ class Scheduler:
         for prefill in others:
             if prefill.next_page is not None and prefill.next_page in in_work:
                 continue  # waits a step or more, and takes the page over
-            num_tokens, logits = _fit(prefill.sequence, prefill.start, budget, rows)
+            num_tokens, logits = fit(prefill.sequence, prefill.start, budget, rows)
             if num_tokens:
                 budget -= num_tokens
                 rows -= {Logits.LAST: 1, Logits.ALL: num_tokens}.get(logits, 0)
                 in_work.add(prefill.next_page)
                 given.append((prefill, num_tokens, logits))
-        given.insert(0, (oldest, *_fit(oldest.sequence, oldest.start, budget + kept, kept_rows)))
+        given.insert(0, (oldest, *fit(oldest.sequence, oldest.start, budget + kept, kept_rows)))
         for prefill, num_tokens, logits in given:
             if num_tokens:
                 chunks.append(Chunk(prefill.sequence, prefill.start, num_tokens, logits))
@@ -353,7 +344,7 @@ class Scheduler:
             count = sequence.num_pending
             if count and count <= budget:
                 budget -= count
-                _, logits = _fit(sequence, 0, count, 0)
+                _, logits = fit(sequence, 0, count, 0)
                 chunks.append(Chunk(sequence, 0, count, logits))
         return chunks
 
@@ -381,20 +372,3 @@ class Scheduler:
 
 def _rank(sequence: Sequence) -> tuple[int, int]:
     return sequence.rank
-
-
-def _fit(sequence: Sequence, start: int, tokens: int, rows: int) -> tuple[int, Logits]:
-    """How many tokens from `start` on fit into so many tokens and rows, and what is wanted."""
-    num_tokens = min(tokens, len(sequence.token_ids) - start)
-    if sequence.wants_all:
-        if start < sequence.num_logits:  # computed for the second time
-            return min(num_tokens, sequence.num_logits - start), Logits.NONE
-        if sequence.hidden:
-            return min(num_tokens, sequence.num_prompt - start), Logits.HIDDEN
-        return min(num_tokens, sequence.num_prompt - start, rows), Logits.ALL
-    if start + num_tokens < len(sequence.token_ids) or not sequence.max_new_tokens:
-        last = sequence.hidden and start + num_tokens == len(sequence.token_ids)
-        return num_tokens, Logits.HIDDEN if last else Logits.NONE
-    if rows:
-        return num_tokens, Logits.LAST
-    return num_tokens - 1, Logits.NONE

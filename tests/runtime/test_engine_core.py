@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from llamba.errors import InvalidParameterError, LlambaError
 from llamba.runtime.core import EngineCore
+from llamba.runtime.logprobs import top_logprobs
 from llamba.runtime.params import SamplingParams
-from llamba.runtime.sampler import top_logprobs
 
 
 def scripted(fakes: SimpleNamespace, prompt: str, tokens: list[int]) -> EngineCore:

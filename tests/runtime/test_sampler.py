@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from llamba.errors import InvalidParameterError, LlambaError
+from llamba.runtime.logprobs import top_logprobs
 from llamba.runtime.params import SamplingParams
-from llamba.runtime.sampler import Sampler, draw, top_logprobs
+from llamba.runtime.sampler import Sampler, draw
 
 OFF: dict[str, Any] = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
 
