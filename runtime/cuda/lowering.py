@@ -86,8 +86,11 @@ class DeviceLowering(Lowering):
         if "count_at" in fields:  # of pairs of a token and an expert
             count = "num_pairs"
             del fields["count_at"]
+        kind = type(layout).__name__
+        if kind == "Experts" and self.numbers.experts is not None:
+            fields["used"] = self.numbers.experts.used
         named = {_RENAMED.get(name, name): value for name, value in fields.items()}
-        return Op(_LAUNCHES[type(layout).__name__], layout, count, named, barrier)
+        return Op(_LAUNCHES[kind], layout, count, named, barrier)
 
     def rows_of(self, name: str, first: int = 0) -> dict[str, Any]:
         """The matrix, and the first row of it."""
@@ -110,7 +113,7 @@ class DeviceLowering(Lowering):
 
     def order(self, name: str, source_columns: int) -> int:
         """FLOAT where the device has a matrix of floats."""
-        return FLOAT if self.matrices.is_float(self.matrix(name)) else NATURAL
+        return NATURAL if self.matrices.kind(self.matrix(name)) == "bytes" else FLOAT
 
     def input(
         self, tag: str, columns: int, *consumers: str, tokens: int = 0, orders: int = 0
