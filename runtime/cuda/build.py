@@ -18,7 +18,7 @@ from .program import DeviceProgram
 from .ropes import DeviceRopes
 from .sampling import DeviceSampling
 from .steps import PageTables, StepArrays
-from .weights import DeviceWeights
+from .weights import SLICE_BYTES, DeviceWeights
 
 if TYPE_CHECKING:
     from ..program import Op
@@ -66,7 +66,8 @@ def build_program(
     arena = DeviceArena(device)
     try:
         cache = DeviceKVCache(numbers, num_pages, cache_type, arena, device, whole)
-        matrices = DeviceWeights(device, arena, forms, exact=exact)
+        scratch = arena.allocate(max(matmul.SCRATCH_BYTES, SLICE_BYTES, 2 * _longest_row(weights)))
+        matrices = DeviceWeights(device, arena, forms, exact=exact, staging=scratch)
         logits_bytes = 4 * max_logits * numbers.vocab_size
         logits = arena.allocate(logits_bytes), arena.allocate(logits_bytes)
         states = arena.allocate(4 * max_tokens * numbers.dim) if whole.start else 0
@@ -89,7 +90,7 @@ def build_program(
         planner = Planner(
             modes,
             used=numbers.experts.used if numbers.experts is not None else 1,
-            scratch=arena.allocate(matmul.SCRATCH_BYTES),
+            scratch=scratch,
         )
         names = kernels_of(planner, body, tails, modes, max_tokens, max_logits)
         device.load(names, None if progress is None else lambda d, t: progress("compile", d, t))
@@ -152,3 +153,8 @@ def _hidden_states(
         kind=weights.architecture.norm,
         eps=float(numbers.norm_eps),
     )
+
+
+def _longest_row(weights: Weights) -> int:
+    """Bytes of the widest row of a matrix, as float32."""
+    return max(4 * info.shape[-1] for info in weights.gguf.tensors.values())

@@ -27,7 +27,7 @@ _LAUNCHES = {
     "Attention": "attention:attention_rows",
     "Combine": "attention_combine:combine_rows",
     "Activate": "activation:activate_rows",
-    "Route": "route:route_rows",
+    "Route": "route:route",
     "Experts": "experts:experts_rows",
     "Merge": "experts:merge_rows",
     "Gather": "gather:gather_rows",

@@ -5,11 +5,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...quant import format_of
-from ...quant.cuda.planes import FLOATS, PLANES, regroup, row_bytes
+from ...quant.cuda.planes import FLOATS, PLANES, row_bytes
 from ..kernels.cuda.launch import Matrix
+from ..kernels.cuda.launches.regroup import regroup
 
 if TYPE_CHECKING:
     from ...models.gguf import TensorInfo
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["bytes", "half", "single"]
 Progress = Callable[[int, int], None]
-_SLICE = 32 << 20  # bytes of a matrix that are made ready at a time
+SLICE_BYTES = 32 << 20  # of a matrix that are made ready at a time, at `staging`
 
 
 class DeviceWeights:
@@ -30,13 +30,21 @@ class DeviceWeights:
         device: None: nothing is uploaded, addresses are numbers (`arena` is dry then).
         forms: what is kept of quantized matrices beside their planes.
         exact: all matrices as float32.
+        staging: device memory of SLICE_BYTES (at least a row) that may be overwritten.
     """
 
     def __init__(
-        self, device: "Device | None", arena: "DeviceArena", forms: "Forms", *, exact: bool
+        self,
+        device: "Device | None",
+        arena: "DeviceArena",
+        forms: "Forms",
+        *,
+        exact: bool,
+        staging: int,
     ) -> None:
+        self._staging = staging
         self._device, self._arena, self._forms, self._exact = device, arena, forms, exact
-        self._matrices: dict[str, Matrix] = {}
+        self._matrices: dict[str, Matrix] = {}  # by tensor
         self._others: dict[int, Matrix] = {}  # by the address of the planes: with all forms
 
     def kind(self, info: "TensorInfo") -> Kind:
@@ -67,27 +75,30 @@ class DeviceWeights:
         return self._matrices[info.name]
 
     def _upload(self, info: "TensorInfo", name: str, address: int, rows: int, columns: int) -> None:
+        """Slice by slice; planes are regrouped on the device."""
         assert self._device is not None
         own = format_of(info.type_id, info.name)
         raw = np.ascontiguousarray(info.data).reshape(-1).view(np.uint8)
         raw = raw.reshape(rows, own.row_bytes(columns))
-        step = max(1, _SLICE // _row_bytes(name, columns))
+        grouped = name in PLANES
+        if grouped:
+            self._device.load([regroup(name, 0, 0, 1, columns).kernel])
+        width = _row_bytes(name, columns)
+        step = max(1, SLICE_BYTES // max(width, raw.shape[1]))
         for first in range(0, rows, step):
             some = raw[first : first + step]
-            data = self._converted(some, own.name.lower(), name, columns)
-            self._device.write(address + first * _row_bytes(name, columns), data)
-
-    def _converted(
-        self, raw: NDArray[np.uint8], own: str, name: str, columns: int
-    ) -> NDArray[np.uint8]:
-        if name == own:
-            return np.ascontiguousarray(regroup(name, raw, columns))
-        from ...quant import FORMATS_BY_NAME
-
-        values = FORMATS_BY_NAME[own.upper()].dequantize(raw, (len(raw), columns))
-        with np.errstate(over="ignore"):
-            kind = np.float32 if name == "f32" else np.float16
-            return np.ascontiguousarray(values.astype(kind)).view(np.uint8)
+            target = address + first * width
+            if grouped:
+                self._device.write(self._staging, some)
+                work = regroup(name, self._staging, target, len(some), columns)
+                self._device.run([work])
+            elif name == own.name.lower():
+                self._device.write(target, some)
+            else:
+                values = own.dequantize(some, (len(some), columns))
+                with np.errstate(over="ignore"):
+                    kind = np.float32 if name == "f32" else np.float16
+                    self._device.write(target, values.astype(kind))
 
     # -- other forms -----------------------------------------------------------------------------
     def make_forms(self, ops: Iterable["Op"], progress: Progress | None = None) -> None:

@@ -101,9 +101,7 @@ def _make(form: RowFormat, tokens: int, rows: int, ahead: int, blocks: int) -> K
             if begin + slot * stride < pieces:
                 for r in range(rows):
                     at = weight + min(row + r, count - 1) * row_bytes
-                    ring = put_load(
-                        ring, slot * rows + r, load(at, columns, begin + slot * stride)
-                    )
+                    ring = put_load(ring, slot * rows + r, load(at, columns, begin + slot * stride))
         wait_for_inputs()
         # The thread that will write a result asks for what it needs to that end.
         token, mine = thread() // (groups * rows), first + thread() % (groups * rows)

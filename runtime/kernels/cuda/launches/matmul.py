@@ -11,7 +11,7 @@ from .matvec import MAX_PARTS, Part, matvec
 
 SINGLE_LIMIT = 32  # tokens up to which matrices of float32 are read by our own kernel
 HALF_LIMIT = 8  # and those of float16 and bfloat16
-_SLICE_BYTES = 64 << 20  # of float16 that a matrix is decoded to at a time
+SCRATCH_BYTES = 64 << 20  # of float16 that a matrix is decoded to at a time
 
 
 def matmul_rows(fields: Sequence[Fields], shape: StepShape, scratch: int) -> list[Work]:
@@ -32,9 +32,6 @@ def matmul_rows(fields: Sequence[Fields], shape: StepShape, scratch: int) -> lis
     if shape.mode is Mode.TILES:
         return [tiles(_parts(fields), first, tokens, *_ending(first))]
     return [work for f in fields for work in _half(f, shape, scratch)]
-
-
-SCRATCH_BYTES = _SLICE_BYTES
 
 
 def can_group(a: Fields, b: Fields) -> bool:
@@ -80,7 +77,7 @@ def _half(f: Fields, shape: StepShape, scratch: int) -> list[Work]:
         weight = half + f.first * matrix.columns * 2
         return [_gemm(f, shape.tokens, weight, 0, f.num_rows), *finish_rows(f, shape)]
     works: list[Work] = []
-    step = max(1, _SLICE_BYTES // (2 * matrix.columns))
+    step = max(1, SCRATCH_BYTES // (2 * matrix.columns))
     for start in range(0, f.num_rows, step):
         rows = min(step, f.num_rows - start)
         works += [
@@ -112,5 +109,3 @@ def _gemm(
 def kernels() -> list[str]:
     """None of its own."""
     return []
-
-
