@@ -3,7 +3,7 @@
 import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 from ..kernels.cuda.launch import Fields, Mode, StepAddresses, StepShape, Work
@@ -124,7 +124,7 @@ class Planner:
         }
 
 
-@lru_cache(maxsize=None)
+@cache
 def _launcher(kernel: str) -> Callable[[Any, StepShape], list[Work]]:
     file, function = kernel.split(":")
     root = __name__.rsplit(".", 2)[0]

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..batch import Batch, Logits
-from ..candidates import CandidateRows
+from ..candidates import CandidateRows, RowEdits
 from ..kernels.cuda.launch import Work
 from ..kernels.cuda.launches.attention import choose_splits
 from ..program import Op
@@ -117,7 +117,7 @@ class DeviceProgram:
             kept = list(range(len(flight.placed.outputs)))
         self._last = flight
         if self._sampling is None:
-            return CandidateRows.none()
+            return _no_rows()
         self._ahead = self._run_ahead(batch, kept, flight)
         flight.arrived.wait()
         return self._sampling.rows(flight.side, kept)
@@ -132,11 +132,13 @@ class DeviceProgram:
                 "page id out of range"
             )
 
-    def _start(self, batch: Batch, guesses: "tuple[Batch, list[int], int] | None" = None) -> Flight:
+    def _start(
+        self, batch: Batch, guesses: "tuple[Batch, list[int], list[int], int] | None" = None
+    ) -> Flight:
         """Give a batch to the device.
 
-        guesses: the batch before it, the rows of its logits (of that side) that its tokens are
-            chosen from.
+        guesses: the batch before it, which of its segments go on, and in which rows of logits, of
+            which side, their tokens are found.
         """
         placed = place(batch, causal=self.causal, max_singles=self._max_singles)
         outputs = len(placed.outputs)
@@ -151,15 +153,14 @@ class DeviceProgram:
         sampling = self._sampling
         if guesses is not None:
             assert sampling is not None
-            earlier, rows, side = guesses
             token_ids = self._step_base + layout.token_ids
-            flight.tokens = sampling.choose(earlier, rows, side, token_ids, placed.rows)
+            arrived = sampling.choose(*guesses, token_ids, placed.rows)
+            flight.tokens = arrived[: bucket.tokens]
             flight.guessed = self.device.event()
             flight.guessed.record()
         self._launch(bucket)
         if sampling is not None and outputs:
-            edits = [s.edits for s in batch.segments if s.logits is Logits.LAST]
-            sampling.select(self._side, bucket.outputs, outputs, edits)
+            sampling.select(self._side, outputs, _edits(batch))
         flight.arrived.record()
         return flight
 
@@ -213,11 +214,11 @@ class DeviceProgram:
         if not all(covers(segments[i]) for i in kept):
             return None
         following = next_batch(batch, kept)
-        return self._start(following, (batch, [rows[i] for i in kept], flight.side))
+        return self._start(following, (batch, kept, [rows[i] for i in kept], flight.side))
 
     def _matches(self, batch: Batch, ahead: Flight | None) -> list[int] | None:
         """Where the batch's rows are among those that were run ahead; None: it wasn't."""
-        if ahead is None or ahead.guessed is None or len(batch.segments) > len(ahead.tokens):
+        if ahead is None or ahead.guessed is None or len(batch.segments) > len(ahead.batch.segments):
             return None
         places = {s.sequence_id: i for i, s in enumerate(ahead.batch.segments)}
         found = []
@@ -227,7 +228,8 @@ class DeviceProgram:
             if i < 0 or segment.num_tokens != 1 or segment.logits is not Logits.LAST:
                 return None
             run = ahead.batch.segments[i]
-            if run.start != segment.start or ahead.tokens[i] != segment.token_ids[0]:
+            token = ahead.tokens[ahead.placed.rows[i]]
+            if run.start != segment.start or token != segment.token_ids[0]:
                 return None
             if run.edits is not segment.edits:
                 return None
@@ -299,3 +301,24 @@ class DeviceProgram:
         self._plans.clear()
         self._arena.clear()
         self.device.close()
+
+
+def _edits(batch: Batch) -> list[RowEdits | None]:
+    """Of each row of logits."""
+    found: list[RowEdits | None] = []
+    for segment in batch.segments:
+        if segment.logits is Logits.LAST:
+            found.append(segment.edits)
+        elif segment.logits is Logits.ALL:
+            found += [None] * segment.num_tokens
+    return found
+
+
+def _no_rows() -> CandidateRows:
+    def fetch(number: int) -> NDArray[np.float32]:
+        raise AssertionError(f"row {number} of none")
+
+    nothing = np.empty((0, 1), np.float32)
+    return CandidateRows(
+        nothing.astype(np.int32), nothing, nothing[:, 0], np.empty(0, np.bool_), fetch
+    )

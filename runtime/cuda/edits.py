@@ -1,0 +1,89 @@
+"""Changes of rows of logits on a device: biases, penalties, and what a constraint allows."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..candidates import RowEdits
+from ..kernels.cuda.launches.edit import COUNTED, EDIT, VALUE, edit
+
+if TYPE_CHECKING:
+    from .arena import DeviceArena
+    from .device import Device
+
+
+class DeviceEdits:
+    """Makes edits on copies of rows, whose place is taken when the first are asked for."""
+
+    def __init__(
+        self, device: "Device", arena: "DeviceArena", max_rows: int, vocab_size: int
+    ) -> None:
+        self._device, self._arena = device, arena
+        self._row_bytes, self._vocab_size, self._max_rows = 4 * vocab_size, vocab_size, max_rows
+        self._edited = 0
+        self._room = 0
+        self._lists = 0
+
+    def kernels(self) -> list[str]:
+        """What `apply` launches."""
+        return [work.kernel for work in edit(0, 0, 1, 0, 1)]
+
+    def apply(self, logits: int, rows: int, edits: Sequence[RowEdits | None]) -> int:
+        """Copy rows of logits and edit those that have edits; returns the copies' address."""
+        device = self._device
+        if not self._edited:
+            self._edited = self._arena.allocate(self._row_bytes * self._max_rows)
+        device.copy(self._edited, logits, self._row_bytes * rows)
+        wanted = [(row, e) for row, e in enumerate(edits) if e is not None and not e.empty]
+        parts: list[NDArray[np.uint8]] = []
+        at = EDIT.itemsize * len(wanted)
+        records = np.zeros(len(wanted), EDIT)
+        self._reserve(at + sum(_size(e) for _, e in wanted))
+
+        def put(data: NDArray[Any]) -> int:
+            nonlocal at
+            raw = np.ascontiguousarray(data).view(np.uint8)
+            parts.append(np.pad(raw, (0, -len(raw) % 16)))
+            address = self._lists + at
+            at += len(parts[-1])
+            return address
+
+        for record, (row, e) in zip(records, wanted, strict=True):
+            record["row"] = row
+            if len(e.bias_ids):
+                record["bias"] = put(_pairs(VALUE, e.bias_ids, e.bias))
+                record["num_bias"] = len(e.bias_ids)
+            if len(e.repeat_ids):
+                record["seen"] = put(_pairs(COUNTED, e.repeat_ids, e.counts))
+                record["num_seen"] = len(e.repeat_ids)
+                record["repeat"], record["frequency"], record["presence"] = (
+                    e.repeat_penalty,
+                    e.frequency_penalty,
+                    e.presence_penalty,
+                )
+            if e.allowed is not None:
+                record["mask"] = put(e.allowed)
+        blob = np.concatenate([records.view(np.uint8), *parts])
+        device.write(self._lists, blob)
+        device.run(edit(self._edited, self._row_bytes, self._vocab_size, self._lists, len(wanted)))
+        return self._edited
+
+    def _reserve(self, size: int) -> None:
+        """Room for lists; what was there may still be read: memory of the arena is kept."""
+        if size > self._room:
+            self._room = 2 * size
+            self._lists = self._arena.allocate(self._room)
+
+
+def _size(e: RowEdits) -> int:
+    masks = 0 if e.allowed is None else e.allowed.nbytes
+    return 8 * (len(e.bias_ids) + len(e.repeat_ids)) + masks + 48
+
+
+def _pairs(kind: np.dtype, ids: NDArray[Any], values: NDArray[Any]) -> NDArray[Any]:
+    made = np.empty(len(ids), kind)
+    first, second = kind.names or ("", "")
+    made[first], made[second] = ids, values
+    return made
