@@ -1,0 +1,416 @@
+"""The NumPy twin of each word of the kernels' language (quant/cuda/{simt,memory,matrices}.py).
+
+A scalar is an int, an np.float32 or an np.int32 (a 32-bit word) where all threads have the same,
+otherwise an array with an element for each thread of the piece that runs (`now`); a vector is a
+Vec. Twins that are `masked` take first who is there: None (all) or an array of bools.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from emulated_memory import OFF, SHARED_BASE, Fault, Piece, Vec
+
+from llamba.quant.cuda import matrices, memory, simt
+
+F32, I32, I64, BOOL = (np.dtype(t) for t in (np.float32, np.int32, np.int64, np.bool_))
+_KINDS = {int: "i64", bool: "b", np.bool_: "b", np.float32: "f32", np.int32: "i32", Vec: "vec"}
+_DTYPES = {"l": "i64", "q": "i64", "i": "i32", "f": "f32", "?": "b"}
+_FLOATS = "Numba would make this float64 on the GPU; say f32_of(n) or np.float32 constants"
+
+
+class Now:
+    """The piece that runs."""
+
+    piece: Piece
+
+
+now = Now()
+
+
+# ---- kinds of values -----------------------------------------------------------------------------
+def kind(value: Any) -> str:
+    """ "i64", "i32", "f32", "b" or "vec" """
+    if value.__class__ is np.ndarray:
+        found = _DTYPES.get(value.dtype.char)
+    else:
+        found = _KINDS.get(value.__class__)
+    if found is None:
+        if value.__class__ is float or getattr(value, "dtype", None) == np.float64:
+            raise Fault(f"float64: {_FLOATS}")
+        raise Fault(f"{type(value).__name__} {value!r} is no value of kernels")
+    return found
+
+
+def wrap64(value: int) -> int:
+    """An int as an int64 holds it."""
+    return (value + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+def as_i64(value: Any) -> Any:
+    """An int64 of an integer or bool."""
+    if value.__class__ is int:
+        return value
+    if value.__class__ is np.ndarray and value.dtype is I64:
+        return value
+    if (found := kind(value)) in ("f32", "vec"):
+        raise Fault(f"a {found} where an integer belongs")
+    return value.astype(np.int64) if value.__class__ is np.ndarray else int(value)
+
+
+def as_i32(value: Any) -> Any:
+    """A 32-bit word; an int64 loses its high half, as Numba does it."""
+    if value.__class__ is np.ndarray and value.dtype is I32:
+        return value
+    if value.__class__ is np.int32:
+        return value
+    if (found := kind(value)) in ("f32", "vec"):
+        raise Fault(f"a {found} where a 32-bit word belongs")
+    if value.__class__ is np.ndarray:
+        return value.astype(np.int32)
+    return np.int32((int(value) + (1 << 31)) % (1 << 32) - (1 << 31))
+
+
+def as_f32(value: Any) -> Any:
+    """A float32; integers are converted, as Numba does it."""
+    if value.__class__ is np.ndarray and value.dtype is F32:
+        return value
+    if value.__class__ is np.float32:
+        return value
+    if kind(value) == "vec":
+        raise Fault("a vector where a float32 belongs")
+    return value.astype(np.float32) if value.__class__ is np.ndarray else np.float32(value)
+
+
+_SCALARS: dict[str, Callable[[Any], Any]] = {"i64": as_i64, "i32": as_i32, "f32": as_f32}
+
+
+def _converter(wanted: str) -> Callable[[Any], Any]:
+    element, _, count = wanted.partition("x")
+    if not count:
+        return _SCALARS[element]
+    number = int(count)
+
+    def check(value: Any) -> Any:
+        if value.__class__ is not Vec or value.element != element or len(value.parts) != number:
+            raise Fault(f"a {value!r} where {wanted} belongs")
+        return value
+
+    return check
+
+
+class Twin:
+    """What a word does."""
+
+    def __init__(self, run: Callable[..., Any], masked: bool = False, shared: Any = None) -> None:
+        self.run, self.masked, self.shared = run, masked, shared
+
+
+_twins: dict[str, Twin] = {}
+
+
+def _converted(function: Callable[..., Any], kinds: tuple[str, ...], masked: bool) -> Any:
+    made = [_converter(k) for k in kinds]
+    if masked:
+        return lambda m, *a: function(m, *[f(v) for f, v in zip(made, a, strict=True)])
+    if len(made) == 1:
+        one = made[0]
+        return lambda a: function(one(a))
+    if len(made) == 2:
+        first, second = made
+        return lambda a, b: function(first(a), second(b))
+    return lambda *a: function(*[f(v) for f, v in zip(made, a, strict=True)])
+
+
+def twin(names: str, *kinds: str, masked: bool = False) -> Callable[[Any], Any]:
+    """Decorates the twin of words (several: their names, with blanks between them)."""
+
+    def decorate(function: Any) -> Any:
+        for name in names.split():
+            _twins[name] = Twin(_converted(function, kinds, masked), masked)
+        return function
+
+    return decorate
+
+
+# ---- which twin a word has -----------------------------------------------------------------------
+_names = {
+    id(value): name
+    for module in (simt, memory, matrices)
+    for name, value in vars(module).items()
+    if type(value).__name__ == "_Intrinsic"
+}
+_made: list[tuple[str, Callable[..., Twin]]] = []
+
+
+def made_by(pattern: str) -> Callable[[Any], Any]:
+    """Decorates what makes a twin of a word that a factory made: (word, groups of its name)."""
+
+    def decorate(function: Any) -> Any:
+        _made.append((pattern, function))
+        return function
+
+    return decorate
+
+
+def is_word(value: Any) -> bool:
+    """Whether something is a word of kernels."""
+    return type(value).__name__ == "_Intrinsic"
+
+
+def twin_of(word: Any) -> Twin:
+    """The twin of a word."""
+    name = _names.get(id(word), word._name)
+    if name in _twins:
+        return _twins[name]
+    for pattern, make in _made:
+        if found := re.fullmatch(pattern, name):
+            return make(word, *found.groups())
+    raise Fault(f"the word {name} has no twin in emulated_words.py")
+
+
+# ---- who am I ------------------------------------------------------------------------------------
+twin("thread")(lambda: now.piece.thread)
+for _axis, _letter in enumerate("xyz"):
+    twin(f"block_{_letter}")(lambda axis=_axis: now.piece.block_at[axis])
+    twin(f"grid_{_letter}")(lambda axis=_axis: now.piece.grid[axis])
+
+
+@twin("wait_for_inputs", masked=True)
+def _wait(m: Any) -> None:
+    now.piece.waits = now.piece.waits + (1 if m is None else m)
+
+
+@twin("let_next_start", masked=True)
+def _let(m: Any) -> None:
+    now.piece.lets = now.piece.lets + (1 if m is None else m)
+
+
+# ---- together ------------------------------------------------------------------------------------
+twin("barrier", masked=True)(lambda m: now.piece.barrier(m))
+twin("sync_warp", masked=True)(lambda m: now.piece.sync_warps("sync_warp", m))
+twin("fence", masked=True)(lambda m: None)
+
+
+def _spread(value: Any) -> Any:
+    """A number as an array of one for each thread."""
+    if value.__class__ is np.ndarray:
+        return value
+    return np.full(now.piece.lanes, value)
+
+
+def _shuffle(name: str, kind_: str, exchange: Callable[[Any, Any], Any]) -> None:
+    @twin(name, kind_, "i64", masked=True)
+    def run(m: Any, value: Any, by: Any) -> Any:
+        now.piece.sync_warps(name, m)
+        if value.__class__ is not np.ndarray:
+            return value
+        rows = value.reshape(-1, 32)
+        if by.__class__ is int:
+            return rows[:, exchange(np.arange(32), by)].reshape(-1)
+        lanes = np.arange(len(value)).reshape(-1, 32)
+        picked = exchange(lanes & 31, by.reshape(-1, 32))
+        return value[(lanes & ~31) + picked].reshape(-1)
+
+
+for _kind in ("f32", "i32"):
+    _shuffle(f"shuffle_xor_{_kind}", _kind, lambda lane, mask: lane ^ (mask & 31))
+    _shuffle(f"shuffle_{_kind}", _kind, lambda lane, by: (lane & 0) + (by & 31))
+
+
+# ---- 32-bit words --------------------------------------------------------------------------------
+def _unsigned(value: Any) -> Any:
+    return value.view(np.uint32)
+
+
+twin("and32", "i32", "i32")(np.bitwise_and)
+twin("or32", "i32", "i32")(np.bitwise_or)
+twin("xor32", "i32", "i32")(np.bitwise_xor)
+twin("add32", "i32", "i32")(np.add)
+twin("sub32", "i32", "i32")(np.subtract)
+twin("mul32", "i32", "i32")(np.multiply)
+
+
+def _shift(name: str, shift: Callable[[Any, Any], Any]) -> None:
+    @twin(name, "i32", "i32", masked=True)
+    def run(m: Any, value: Any, by: Any) -> Any:
+        wrong = _unsigned(by) > 31
+        if wrong.any() and (by.__class__ is not np.ndarray or m is None or wrong[m].any()):
+            raise Fault(f"{name} by {by if by.__class__ is not np.ndarray else by[wrong][0]}")
+        return shift(value, by)
+
+
+_shift("shl32", np.left_shift)
+_shift("sar32", np.right_shift)
+_shift("shr32", lambda v, by: (_unsigned(v) >> _unsigned(by)).view(np.int32))
+twin("i32", "i64")(as_i32)
+twin("i64", "i32")(as_i64)
+twin("u64", "i32")(
+    lambda v: (
+        v.view(np.uint32).astype(np.int64) if v.__class__ is np.ndarray else int(v) % (1 << 32)
+    )
+)
+
+
+def _dp4a(x: Any, y: Any, z: Any, kind_: Any) -> Any:
+    x, y, z = np.broadcast_arrays(np.atleast_1d(x), np.atleast_1d(y), np.atleast_1d(z))
+    x, y = np.ascontiguousarray(x).view(kind_), np.ascontiguousarray(y).view(np.int8)
+    pairs = np.multiply(x, y, dtype=np.int16).view(np.int32)
+    sums = ((pairs << 16) >> 16) + (pairs >> 16)
+    return sums[0::2] + sums[1::2] + z
+
+
+def _dot(kind_: Any) -> Callable[..., Any]:
+    def run(x: Any, y: Any, z: Any) -> Any:
+        found = _dp4a(x, y, z, kind_)
+        return found if any(v.__class__ is np.ndarray for v in (x, y, z)) else found[0]
+
+    return run
+
+
+twin("dp4a", "i32", "i32", "i32")(_dot(np.int8))
+twin("dp4a_us", "i32", "i32", "i32")(_dot(np.uint8))
+
+
+@twin("permute_bytes", "i32", "i32", "i32")
+def _permute(x: Any, y: Any, order: Any) -> Any:
+    both = _unsigned(x).astype(np.uint64) | (_unsigned(y).astype(np.uint64) << np.uint64(32))
+    found = np.uint32(0)
+    for k in range(4):
+        nibble = _unsigned(order) >> np.uint32(4 * k) & np.uint32(15)
+        byte = (both >> ((nibble & np.uint32(7)) * np.uint32(8)).astype(np.uint64)).astype(
+            np.uint32
+        ) & np.uint32(255)
+        sign = (byte >> np.uint32(7)) * np.uint32(255)
+        found = found | np.where(nibble > 7, sign, byte).astype(np.uint32) << np.uint32(8 * k)
+    return found.view(np.int32) if found.ndim else np.int32(found.view(np.int32))
+
+
+# ---- numbers -------------------------------------------------------------------------------------
+twin("to_f32", "i32")(as_f32)
+twin("f32_of", "i64")(as_f32)
+twin("bits_f32", "i32")(lambda v: v.view(np.float32))
+twin("bits_i32", "f32")(lambda v: v.view(np.int32))
+twin("half", "i32")(lambda v: v.astype(np.uint16).view(np.float16).astype(np.float32))
+twin("half_high", "i32")(
+    lambda v: (v >> np.int32(16)).astype(np.uint16).view(np.float16).astype(np.float32)
+)
+
+
+@twin("pack_half2", "f32", "f32")
+def _pack(low: Any, high: Any) -> Any:
+    halves = [v.astype(np.float16).view(np.uint16).astype(np.uint32) for v in (low, high)]
+    return (halves[0] | halves[1] << np.uint32(16)).view(np.int32)
+
+
+_TINY = np.float32(2.0**-126)
+
+
+def _flushed(v: Any) -> Any:
+    """Numbers below the normal ones become zeros of their sign."""
+    return np.where(np.abs(v) < _TINY, np.copysign(np.float32(0), v), v)
+
+
+def _elementwise(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Arrays stay arrays, and numbers numbers."""
+
+    def run(v: Any) -> Any:
+        found = function(v)
+        return found if v.__class__ is np.ndarray else np.float32(found)
+
+    return run
+
+
+twin("exp2", "f32")(_elementwise(lambda v: _flushed(np.exp2(_flushed(v)))))
+twin("log2", "f32")(_elementwise(lambda v: np.log2(_flushed(v))))
+twin("rsqrt", "f32")(_elementwise(lambda v: np.float32(1) / np.sqrt(v)))
+twin("reciprocal", "f32")(_elementwise(lambda v: np.float32(1) / v))
+twin("sqrt", "f32")(np.sqrt)
+twin("maximum", "f32", "f32")(np.fmax)
+twin("minimum", "f32", "f32")(np.fmin)
+twin("absolute", "f32")(np.abs)
+
+
+@twin("nearest", "f32")
+def _nearest(v: Any) -> Any:
+    wide = np.clip(np.rint(v).astype(np.float64), -(2.0**31), 2.0**31 - 1)
+    return np.where(np.isnan(wide), 0, wide).astype(np.int32)[()]
+
+
+@twin("fma", "f32", "f32", "f32")
+def _fma(x: Any, y: Any, z: Any) -> Any:
+    found = np.add(np.multiply(x, y, dtype=np.float64), z, dtype=np.float64)
+    return found.astype(np.float32)
+
+
+# ---- vectors -------------------------------------------------------------------------------------
+def _split(kind_: str) -> tuple[str, int]:
+    element, count = kind_.split("x")
+    return element, int(count)
+
+
+@made_by(r"zero_(\w+)")
+def _zero(word: Any, kind_: str) -> Twin:
+    element, count = _split(kind_)
+    parts = (_SCALARS[element](0),) * count
+    return Twin(lambda: Vec(element, parts))
+
+
+@made_by(r"fill_(\w+)")
+def _fill(word: Any, kind_: str) -> Twin:
+    element, count = _split(kind_)
+    return Twin(_converted(lambda v: Vec(element, (v,) * count), (element,), False))
+
+
+@made_by(r"make_(\w+)")
+def _make(word: Any, kind_: str) -> Twin:
+    element, count = _split(kind_)
+    return Twin(_converted(lambda *v: Vec(element, v), (element,) * count, False))
+
+
+def known(k: Any, count: int, what: str) -> int:
+    """The number of an element, which must be the same for all threads."""
+    if k.__class__ is not int:
+        raise Fault(f"{what}: an index is not constant")
+    if not 0 <= k < count:
+        raise Fault(f"{what}: index {k} of {count}")
+    return k
+
+
+@made_by(r"put_(\w+)")
+def _put(word: Any, kind_: str) -> Twin:
+    element, count = _split(kind_)
+
+    def run(v: Vec, k: int, x: Any) -> Vec:
+        k = known(k, count, "put")
+        return Vec(element, (*v.parts[:k], x, *v.parts[k + 1 :]))
+
+    return Twin(_converted(run, (kind_, "i64", element), False))
+
+
+@made_by(r"take(\d+)_(\w+)")
+def _take(word: Any, taken: str, kind_: str) -> Twin:
+    (element, count), n = _split(kind_), int(taken)
+
+    def run(v: Vec, k: int) -> Vec:
+        k = known(k, count // n, "take")
+        return Vec(element, v.parts[n * k : n * k + n])
+
+    return Twin(_converted(run, (kind_, "i64"), False))
+
+
+@made_by(r"put(\d+)_(\w+)")
+def _put_part(word: Any, taken: str, kind_: str) -> Twin:
+    (element, count), n = _split(kind_), int(taken)
+
+    def run(v: Vec, k: int, part: Vec) -> Vec:
+        k = known(k, count // n, "put_part")
+        return Vec(element, (*v.parts[: n * k], *part.parts, *v.parts[n * k + n :]))
+
+    return Twin(_converted(run, (kind_, "i64", f"{element}x{n}"), False))
+
+
+@made_by("shared")
+def _shared(word: Any) -> Twin:
+    return Twin(lambda: now.piece.shared[id(word)][0], shared=word)
