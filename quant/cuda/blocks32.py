@@ -1,4 +1,4 @@
-"""Q8_0 rows on a GPU, and those whose 16 bytes are a block of 32 columns: low, then high nibbles."""
+"""Q8_0 rows on a GPU, and those of blocks of 32 columns in 16 bytes: low, then high nibbles."""
 
 from typing import Any
 

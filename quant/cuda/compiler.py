@@ -45,6 +45,7 @@ def compile_ptx(name: str, architecture: int) -> str:
     llvm_kinds = ["float" if k == "f32" else "i64" for k in kinds]
     taken = ", ".join(f"{kind} %a{i}" for i, kind in enumerate(llvm_kinds))
     declared = "".join(f", {kind}" for kind in llvm_kinds)
+    passed = "".join(f", {argument}" for argument in taken.split(", ") if argument)
     bounds = f'"nvvm.maxntid"="{found.block}"'
     if found.min_blocks:
         bounds += f' "nvvm.minctasm"="{found.min_blocks}"'
@@ -52,7 +53,7 @@ def compile_ptx(name: str, architecture: int) -> str:
 define ptx_kernel void @{symbol(name)}({taken}) {bounds} {{
   %result = alloca i64
   %exception = alloca ptr
-  %status = call i32 {inner}(ptr %result, ptr %exception{", " + taken if taken else ""})
+  %status = call i32 {inner}(ptr %result, ptr %exception{passed}) alwaysinline
   ret void
 }}
 declare i32 {inner}(ptr, ptr{declared})

@@ -31,6 +31,17 @@ def _mma(name: str, shape: str, operands: tuple[str, str, str]) -> Any:
 
 mma_s8 = _mma("mma_s8", "m16n8k32.row.col.s32.s8.s8.s32", ("i32x4", "i32x2", "i32x4"))
 mma_u8s8 = _mma("mma_u8s8", "m16n8k32.row.col.s32.u8.s8.s32", ("i32x4", "i32x2", "i32x4"))
+
+
+def _mma_s8_half(b: Builder, a: Value, x: Value, c: Value) -> Value:
+    parts = [("i32", v) for v in (*split(b, a), x, *split(b, c))]
+    text = "mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {$0,$1,$2,$3}, {$4,$5}, {$6}, "
+    text += "{$7,$8,$9,$10};"
+    return joined(b, assembly(b, text, ["i32"] * 4, parts, volatile=True))
+
+
+# m16n8k16: a[0], a[1] are rows g, g + 8 of k 4t..4t+3, as is the word of B.
+mma_s8_half = word("mma_s8_half", ["i32x2", "i32", "i32x4"], "i32x4", _mma_s8_half)
 mma_f16 = _mma("mma_f16", "m16n8k16.row.col.f32.f16.f16.f32", ("i32x4", "i32x2", "f32x4"))
 
 

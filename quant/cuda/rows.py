@@ -31,7 +31,6 @@ from .simt import (
     inline,
     put,
     put_part,
-
     to_f32,
     zero,
 )

@@ -196,7 +196,7 @@ def _fragments(vector: Vec, dtype: Any) -> Any:
     return found.reshape(lanes // 32, len(vector.parts), 8, 4, -1).astype(np.float32)
 
 
-def _mma(word: str, a_type: Any, b_type: Any, kind: str) -> None:
+def _mma(word: str, a_type: Any, b_type: Any, kind: str) -> Callable[..., Vec]:
     @twin(word, "i32x4", "i32x2", kind, masked=True)
     def run(m: Any, a: Vec, b: Vec, c: Vec) -> Vec:
         now.piece.sync_warps(word, m)
@@ -212,9 +212,21 @@ def _mma(word: str, a_type: Any, b_type: Any, kind: str) -> None:
         parts = product.reshape(4, -1)
         return Vec(c.element, tuple(p + q for p, q in zip(parts, c.parts, strict=True)))
 
+    return run
 
-_mma("mma_s8", np.int8, np.int8, "i32x4")
+
+_mma_s8 = _mma("mma_s8", np.int8, np.int8, "i32x4")
 _mma("mma_u8s8", np.uint8, np.int8, "i32x4")
+
+
+@twin("mma_s8_half", "i32x2", "i32", "i32x4", masked=True)
+def _mma_s8_half(m: Any, a: Vec, x: Any, c: Vec) -> Vec:
+    """mma_s8 whose other half is zero."""
+    nothing = np.int32(0)
+    whole = Vec("i32", (*a.parts, nothing, nothing))
+    return _mma_s8(m, whole, Vec("i32", (x, nothing)), c)
+
+
 _mma("mma_f16", np.float16, np.float16, "f32x4")
 
 
