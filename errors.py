@@ -15,7 +15,8 @@ LlambaError
 ├── PrefixFileError          a saved prefix cache is unusable, or could not be written
 └── ResourceError            the machine does not have what is needed (memory, threads, device)
     ├── OverloadedError        too many requests wait already, or the server is about to stop
-    └── KernelError            a kernel could not be compiled or loaded for this CPU
+    ├── KernelError            a kernel could not be compiled or loaded for this CPU
+    └── DeviceError            there is no GPU that can be used, or it failed
 """
 
 
@@ -103,3 +104,7 @@ class OverloadedError(ResourceError):
 
 class KernelError(ResourceError):
     """A kernel could not be compiled or loaded for this CPU."""
+
+
+class DeviceError(ResourceError):
+    """There is no GPU that can be used, it lacks memory, or a call of its driver failed."""

@@ -1,5 +1,6 @@
 """`llamba kernels`: compiled code ahead of its first use, for images and read-only installs."""
 
+import contextlib
 import os
 import shutil
 from functools import partial
@@ -27,7 +28,9 @@ def command() -> None:
 @click.argument("models", nargs=-1, metavar="[MODEL]...")
 @click.option("--all", "everything", is_flag=True, help="All kernels there are: takes minutes.")
 @click.option(
-    "--target", metavar="NAME", help="Another kind of CPU than this one [that of LLAMBA_TARGET]."
+    "--target",
+    metavar="NAME",
+    help="Another kind of CPU than this one [that of LLAMBA_TARGET], or a kind of GPU.",
 )
 @click.option(
     "-o",
@@ -47,11 +50,16 @@ def build(
       llamba kernels build smollm2
       llamba kernels build -o /usr/local/share/llamba/kernels
       llamba kernels build --target avx2 -o ./kernels      (LLAMBA_KERNEL_PATH=./kernels)
+      llamba kernels build --target cuda-sm90 -o ./kernels
 
-    What is there already is left alone.
+    What is there already is left alone. cuda-sm80 is for GPUs of compute capability 8.x, cuda-sm90
+    for 9.0 and newer; it needs no GPU, and machines with one need no compiler then.
     """
     if models and everything:
         raise click.UsageError("--all and MODEL: give one of them")
+    if target is not None and target.startswith("cuda-"):
+        _build_for_gpu(target, models, output)
+        return
     if target is not None:
         _choose(target)
     from ..quant import jit
@@ -71,11 +79,33 @@ def build(
     )
 
 
+def _build_for_gpu(target: str, models: tuple[str, ...], output: Path | None) -> None:
+    """All PTX for a kind of GPU: there are few kernels, which most models share."""
+    from ..runtime.cuda import ptx_cache
+    from .progress import progress
+
+    if target not in ptx_cache.TARGETS:
+        known = ", ".join(ptx_cache.TARGETS)
+        raise click.BadParameter(f"{target!r} is none of {known}", param_hint="--target")
+    if models:
+        raise click.UsageError("--target cuda-... compiles what any model needs: leave MODEL out")
+    names = ptx_cache.every()
+    with progress(target) as update:
+        folder, num_compiled = ptx_cache.build(
+            names,
+            ptx_cache.TARGETS[target],
+            root=output,
+            progress=partial(update, "compile_for"),
+        )
+    note(f"{len(names)} kernels for {target} are in {folder}, {num_compiled} of them new")
+
+
 def _choose(target: str) -> None:
     """From here on this process is one for that target."""
     from ..quant import target as targets
+    from ..runtime.cuda.ptx_cache import TARGETS
 
-    if target not in (known := ("host", *targets.NAMED_TARGETS)):
+    if target not in (known := ("host", *targets.NAMED_TARGETS, *TARGETS)):
         raise click.BadParameter(f"{target!r} is none of {', '.join(known)}", param_hint="--target")
     os.environ["LLAMBA_TARGET"] = target
     targets.target.cache_clear()
@@ -111,7 +141,7 @@ def list_(as_json: bool) -> None:
         return
     table = [
         (
-            f"{row.get('cpu', '?')} ({row.get('isa', '?')})",
+            row.get("target") or f"{row.get('cpu', '?')} ({row.get('isa', '?')})",
             str(row["kernels"]),
             size(row["bytes"]),
             row["use"],
@@ -119,7 +149,7 @@ def list_(as_json: bool) -> None:
         )
         for row in rows
     ]
-    print_table(("CPU", "KERNELS", "SIZE", "USED", "FOLDER"), table, right=" rr")
+    print_table(("FOR", "KERNELS", "SIZE", "USED", "FOLDER"), table, right=" rr")
 
 
 @command.command("clear")
@@ -144,11 +174,11 @@ def _folders() -> list[dict[str, Any]]:
     """All folders of kernels, our own first, as they say of themselves."""
     from ..quant import kernel_cache
     from ..quant.target import target
+    from ..runtime.cuda import ptx_cache
 
-    try:
-        key = kernel_cache.cache_key(target())
-    except KernelError:  # a CPU below the floor, or a wrong LLAMBA_TARGET: none is used
-        key = ""
+    used = ptx_cache.keys()
+    with contextlib.suppress(KernelError):  # a CPU below the floor, or a wrong LLAMBA_TARGET
+        used.add(kernel_cache.cache_key(target()))
     own, rows = kernel_cache.cache_root(), []
     for root in (own, *kernel_cache.system_roots()):
         try:
@@ -158,7 +188,7 @@ def _folders() -> list[dict[str, Any]]:
         for folder in folders:
             if not kernel_cache.is_key(folder.name) or folder.is_symlink() or not folder.is_dir():
                 continue
-            use = "yes" if folder.name == key else "no"
+            use = "yes" if folder.name in used else "no"
             if use == "yes" and root != own and (why := kernel_cache.distrust(folder)):
                 use = f"no: {why}"
             row = {"folder": str(folder), "own": root == own, "use": use}

@@ -79,7 +79,8 @@ def build(
         KernelError: the folder can't be written, or the compiler failed.
     """
     root = kernel_cache.cache_root() if root is None else root
-    folder = kernel_cache.checked_writable(root, wanted)
+    key, about = kernel_cache.cache_key(wanted), kernel_cache.about_target(wanted)
+    folder = kernel_cache.checked_writable(root, key, about)
     names = list(dict.fromkeys(kernels))
     absent = [k for k in names if kernel_cache.read_object(folder, k) is None]
     if absent:

@@ -30,7 +30,7 @@ _STALE_DAYS = 30
 _TABLES = ("grids.py", "iq4_nl.py", "mxfp4.py")  # that kernels hold as constants
 _WRITABLE = stat.S_IWGRP | stat.S_IWOTH  # by others than the owner
 ABOUT = "about.json"
-_FACTS = ("cpu", "isa", "arch", "llamba", "numba", "llvmlite", "python")  # that it holds
+_FACTS = ("cpu", "isa", "arch", "target", "llamba", "numba", "llvmlite", "python")  # it holds
 _KEY_LEN = 24
 PATH_VARIABLE = "LLAMBA_KERNEL_PATH"
 
@@ -46,17 +46,44 @@ def cache_key(wanted: Target) -> str:
     """Hash of all kernel sources, the compilers' versions and the target."""
     quant, kernels = _PACKAGE / "quant", _PACKAGE / "runtime" / "kernels"
     files = [quant / name for name in ("kernel_workers.py", "compiler.py", "target.py", *_TABLES)]
-    files += [*_sources(quant / "cpu"), kernels / "records.py", *_sources(kernels / "cpu")]
-    digest = sha256()
-    for file in files:
-        with open(file, "rb", buffering=0) as source:
-            digest.update(file.name.encode() + b"\0" + source.read() + b"\0")
+    files += [*sources(quant / "cpu"), kernels / "records.py", *sources(kernels / "cpu")]
+    digest = hashed(files)
     digest.update(f"{version('numba')} {version('llvmlite')} {sys.version_info[:2]}".encode())
     digest.update(f"{wanted.arch} {wanted.cpu} {wanted.features} {wanted.isa}".encode())
     return digest.hexdigest()[:_KEY_LEN]
 
 
-def _sources(folder: Path) -> list[Path]:
+def gpu_key(architecture: int) -> str:
+    """Hash of what the PTX of a GPU's kernels depends on, but for the compilers' versions.
+
+    The sources decide: PTX that was made elsewhere is run by machines that can't compile it.
+    """
+    quant, kernels = _PACKAGE / "quant", _PACKAGE / "runtime" / "kernels"
+    files = [quant / name for name in ("kernel_workers.py", "compiler.py", *_TABLES)]
+    files += [*sources(quant / "cuda"), *sources(quant / "cpu"), kernels / "records.py"]
+    files += [*sources(kernels / "cuda"), *sources(kernels / "cuda" / "launches")]
+    digest = hashed(files)
+    digest.update(f"cuda {architecture}".encode())
+    return digest.hexdigest()[:_KEY_LEN]
+
+
+def versioned(key: str) -> str:
+    """A key of the same kind for what these versions of the compilers make of it."""
+    versions = f"{key} {version('numba')} {version('llvmlite')} {sys.version_info[:2]}"
+    return sha256(versions.encode()).hexdigest()[:_KEY_LEN]
+
+
+def hashed(files: Sequence[Path]) -> Any:
+    """A digest of files' names and bytes, to which more can be added."""
+    digest = sha256()
+    for file in files:
+        with open(file, "rb", buffering=0) as source:
+            digest.update(file.name.encode() + b"\0" + source.read() + b"\0")
+    return digest
+
+
+def sources(folder: Path) -> list[Path]:
+    """The modules of a folder."""
     return [folder / name for name in sorted(os.listdir(folder)) if name.endswith(".py")]
 
 
@@ -127,20 +154,29 @@ def _temporary_folder() -> Path:
 
 def writable_directory(wanted: Target) -> Path:
     """The cache directory, or a temporary one (with a warning) where it can't be written."""
-    folder = cache_root() / cache_key(wanted)
+    return writable(cache_root() / cache_key(wanted), about_target(wanted))
+
+
+def writable(folder: Path, about: dict[str, str]) -> Path:
+    """This folder made ready, or a temporary one (with a warning) where it can't be written."""
     try:
-        return prepared(folder, wanted)
+        return prepared(folder, about)
     except OSError as error:
         warnings.warn(
             f"kernels can't be cached in {folder} ({error.strerror}); they are compiled again at "
             "each start. Set LLAMBA_CACHE to a writable folder, or let an administrator run "
             "`llamba kernels build -o FOLDER`.",
-            stacklevel=3,
+            stacklevel=4,
         )
         return _temporary_folder()
 
 
-def prepared(folder: Path, wanted: Target) -> Path:
+def about_target(wanted: Target) -> dict[str, str]:
+    """What a directory's note says of a CPU."""
+    return {"cpu": wanted.cpu, "isa": wanted.isa, "arch": wanted.arch}
+
+
+def prepared(folder: Path, about: dict[str, str]) -> Path:
     """A directory for kernels, with a note of what they are for. OSError: it can't be written."""
     import tempfile
 
@@ -150,15 +186,13 @@ def prepared(folder: Path, wanted: Target) -> Path:
     with tempfile.TemporaryFile(dir=folder):
         pass
     if not (folder / ABOUT).exists():
-        about = {
-            "cpu": wanted.cpu,
-            "isa": wanted.isa,
-            "arch": wanted.arch,
+        note = {
+            **about,
             "llamba": __version__,
             **{name: version(name) for name in ("numba", "llvmlite")},
             "python": "{}.{}".format(*sys.version_info[:2]),
         }
-        _write(folder, ABOUT, json.dumps(about).encode())
+        _write(folder, ABOUT, json.dumps(note).encode())
     return folder
 
 
@@ -193,17 +227,22 @@ def system_directories(wanted: Target) -> list[Path]:
     Warns of one that anybody could have written to, and of a root in the variable that is none.
     They are named without links: nobody can lead those elsewhere after they were looked at.
     """
+    return trusted_directories(cache_key(wanted))
+
+
+def trusted_directories(key: str) -> list[Path]:
+    """The directories of this key for all users, as `system_directories` says."""
     found = []
     for root in system_roots():
-        folder = Path(os.path.realpath(root / cache_key(wanted)))
+        folder = Path(os.path.realpath(root / key))
         if os.path.isdir(folder):  # Path.is_dir raises where a folder above can't be entered
             if (why := distrust(folder)) is None:
                 found.append(folder)
             else:
-                warnings.warn(f"kernels in {folder} are not used: {why}", stacklevel=3)
+                warnings.warn(f"kernels in {folder} are not used: {why}", stacklevel=4)
     for root in os.environ.get(PATH_VARIABLE, "").split(os.pathsep):
         if root and not os.path.isdir(root):
-            warnings.warn(f"{PATH_VARIABLE}: {root} is not a folder", stacklevel=3)
+            warnings.warn(f"{PATH_VARIABLE}: {root} is not a folder", stacklevel=4)
     return found
 
 
@@ -234,9 +273,9 @@ def _is_ours(found: os.stat_result) -> bool:
 
 
 # ---- object files ------------------------------------------------------------------------------
-def write_object(folder: Path, kernel: str, code: bytes) -> None:
+def write_object(folder: Path, kernel: str, code: bytes, suffix: str = ".o") -> None:
     """Put a kernel's object code into a cache directory, all of it or nothing."""
-    _write(folder, f"{symbol(kernel)}.o", code + sha256(code).digest())
+    _write(folder, symbol(kernel) + suffix, code + sha256(code).digest())
 
 
 def _write(folder: Path, name: str, data: bytes) -> None:
@@ -263,13 +302,15 @@ def forget(folder: Path, process: int) -> None:
             file.unlink()
 
 
-def read_object(folder: Path, kernel: str, *, shared: bool = False) -> bytes | None:
+def read_object(
+    folder: Path, kernel: str, *, shared: bool = False, suffix: str = ".o"
+) -> bytes | None:
     """A kernel's object code from a cache directory; None when it is absent or damaged.
 
     shared: the directory is for all users: a file that others could have written counts for none.
     """
     try:
-        with open(folder / f"{symbol(kernel)}.o", "rb", buffering=0) as file:
+        with open(folder / (symbol(kernel) + suffix), "rb", buffering=0) as file:
             found = os.fstat(file.fileno())
             if shared and os.name == "posix":
                 if found.st_mode & _WRITABLE or not _is_ours(found):
@@ -298,13 +339,14 @@ def describe(folder: Path) -> dict[str, Any]:
         read = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
         if isinstance(read, dict):
             about = {k: v for k, v in read.items() if k in _FACTS and isinstance(v, str)}
-    sizes = [file.stat().st_size for file in folder.glob("*.o")]
+    files = [*folder.glob("*.o"), *folder.glob("*.ptx")]
+    sizes = [file.stat().st_size for file in files]
     return {**about, "kernels": len(sizes), "bytes": sum(sizes)}
 
 
-def checked_writable(folder: Path, wanted: Target) -> Path:
-    """A root of -o, made ready for this target's kernels. KernelError: it can't be written."""
+def checked_writable(root: Path, key: str, about: dict[str, str]) -> Path:
+    """A root of -o, made ready for kernels of this key. KernelError: it can't be written."""
     try:
-        return prepared(folder / cache_key(wanted), wanted)
+        return prepared(root / key, about)
     except OSError as error:
-        raise KernelError(f"kernels can't be written to {folder}: {error.strerror}") from None
+        raise KernelError(f"kernels can't be written to {root}: {error.strerror}") from None

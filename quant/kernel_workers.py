@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock, Thread
 
@@ -19,27 +20,49 @@ _ROOT = __name__.split(".")[0]  # "llamba", or the clone's name when imported by
 _WORKER_BYTES = 250 << 20  # that a compiler takes; 190 to 240 MB were seen
 
 
+@dataclass(frozen=True)
+class Compiler:
+    """What a worker runs: `main` of a module of quant/.
+
+    label: what it compiles for. arguments: after the folder. environment: beside the process's own.
+    """
+
+    label: str
+    module: str
+    arguments: tuple[str, ...]
+    environment: dict[str, str]
+
+
+def compiler_for(wanted: Target) -> Compiler:
+    """The one for a CPU."""
+    own = wanted.is_host  # Numba itself only knows the host's architecture
+    environment = {
+        "LLAMBA_TARGET": name_of(wanted),
+        "NUMBA_CPU_NAME": wanted.cpu if own else "",
+        "NUMBA_CPU_FEATURES": wanted.features if own else "",
+    }
+    return Compiler(wanted.cpu, "compiler", (), environment)
+
+
 class Worker:
     """One compiler process; fed by a thread, one kernel name a line."""
 
-    def __init__(self, folder: Path, wanted: Target) -> None:
-        self.cpu = wanted.cpu
-        own = wanted.is_host  # Numba itself only knows the host's architecture
+    def __init__(self, folder: Path, wanted: Target | Compiler) -> None:
+        compiler = wanted if isinstance(wanted, Compiler) else compiler_for(wanted)
+        self.label = compiler.label
         environment = dict(
             os.environ,
-            LLAMBA_TARGET=name_of(wanted),
-            NUMBA_CPU_NAME=wanted.cpu if own else "",
-            NUMBA_CPU_FEATURES=wanted.features if own else "",
             # The SIMD is explicit; the vectorizers only lengthen the scalar remainders.
             NUMBA_LOOP_VECTORIZE="0",
             NUMBA_SLP_VECTORIZE="0",
             PYTHONPATH=os.pathsep.join(p for p in sys.path if p),
         )
-        command = f"from {_ROOT}.quant.compiler import main; main()"
+        environment |= compiler.environment
+        command = f"from {_ROOT}.quant.{compiler.module} import main; main()"
         self.errors = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
             # -P: nothing is imported from the folder that the user happens to be in.
-            [sys.executable, "-P", "-c", command, str(folder)],
+            [sys.executable, "-P", "-c", command, str(folder), *compiler.arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.errors,
@@ -64,7 +87,7 @@ class Worker:
             if not os.environ.get("LLAMBA_DEBUG"):
                 lines = lines.splitlines()[-1] if lines else ""
             raise KernelError(
-                f"the kernel {kernel} could not be compiled for {self.cpu}: "
+                f"the kernel {kernel} could not be compiled for {self.label}: "
                 f"{lines or 'LLVM aborted'}"
             )
 
@@ -92,7 +115,7 @@ def _num_workers(meminfo: Path = Path("/proc/meminfo")) -> int:
 
 
 def compile_all(
-    kernels: Sequence[str], folder: Path, wanted: Target, progress: Progress | None
+    kernels: Sequence[str], folder: Path, wanted: Target | Compiler, progress: Progress | None
 ) -> None:
     """Compile kernels in as many processes as there are cores (Numba compiles under one lock)."""
     queue, done = list(reversed(kernels)), 0

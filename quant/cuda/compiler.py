@@ -3,19 +3,17 @@
 import importlib
 import inspect
 import re
+import sys
+from pathlib import Path
 from typing import Any
 
+from ..kernel_cache import symbol, write_object
 from .simt import Kernel
 
 # The oldest PTX version that has all that the kernels say, by compute capability: drivers refuse
 # newer ones than their own. 7.8 came with CUDA 11.8 (driver 520), 7.0 with 11.0 (driver 450).
 _PTX_VERSIONS = {80: 70, 90: 78}
 ARCHITECTURES = tuple(_PTX_VERSIONS)
-
-
-def symbol(kernel: str) -> str:
-    """The entry's name in the PTX of a kernel."""
-    return "llamba_" + re.sub(r"\W", "_", kernel)
 
 
 def find_kernel(kernel: str) -> Kernel:
@@ -116,3 +114,18 @@ def _parse(text: str, machine: Any) -> Any:
     )
     module.triple, module.data_layout = machine.triple, str(machine.target_data)
     return module
+
+
+def main() -> None:
+    """Read kernel names from stdin, one a line; answer `ok` when a kernel's PTX is there."""
+    import warnings
+
+    from ..compiler import _leave_code_to_us
+
+    warnings.simplefilter("ignore")
+    _leave_code_to_us()
+    folder, architecture = Path(sys.argv[1]), int(sys.argv[2])
+    for line in sys.stdin:
+        kernel = line.strip()
+        write_object(folder, kernel, compile_ptx(kernel, architecture).encode(), ".ptx")
+        print("ok", flush=True)

@@ -3,6 +3,11 @@
 from ..launch import Fields, Launch, StepShape, activation_arguments
 
 
+def kernels() -> list[str]:
+    """What these launch."""
+    return ["norm:norm", "norm:norm_add"]
+
+
 def norm_rows(f: Fields, shape: StepShape) -> list[Launch]:
     """NORM."""
     put = activation_arguments(f, shape.mode)

@@ -1,0 +1,72 @@
+"""PTX to functions of one GPU: the driver makes machine code of it."""
+
+import ctypes
+import re
+from ctypes import c_int, c_void_p
+from dataclasses import dataclass
+
+from ...errors import DeviceError
+from .context import Context
+
+_ENTRY = re.compile(r"\.visible \.entry (\w+)\(([^)]*)\)([^{]*)\{")
+_PARAMETER = re.compile(r"\.param \.(\w+) ")
+_BLOCK = re.compile(r"\.maxntid (\d+)")
+_ERROR_LOG, _ERROR_LOG_BYTES = 5, 6  # of CUjit_option
+_LOG_BYTES = 1 << 14
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A kernel as its PTX declares it.
+
+    kinds: a letter a parameter, as `struct` has them: q or f. programmatic: it orders itself after
+    the one before, and may be started early.
+    """
+
+    symbol: str
+    kinds: str
+    block: int
+    programmatic: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A kernel on a GPU."""
+
+    entry: Entry
+    module: int
+    handle: int
+
+
+def entry_of(ptx: str) -> Entry:
+    """The one kernel of a PTX text. ValueError: it isn't of that kind."""
+    found = _ENTRY.findall(ptx)
+    if len(found) != 1 or not (block := _BLOCK.search(found[0][2])):
+        raise ValueError("PTX must have one entry, and .maxntid")
+    symbol, parameters, _ = found[0]
+    letters = {"u64": "q", "b64": "q", "s64": "q", "f32": "f", "b32": "f"}
+    kinds = "".join(letters[kind] for kind in _PARAMETER.findall(parameters))
+    return Entry(symbol, kinds, int(block[1]), "griddepcontrol.wait" in ptx)
+
+
+def load_function(context: Context, kernel: str, ptx: str) -> Function:
+    """Make machine code of a kernel. DeviceError: the driver refuses it; with what it says."""
+    context.use()
+    driver, entry = context.driver, entry_of(ptx)
+    log = ctypes.create_string_buffer(_LOG_BYTES)
+    options = (c_int * 2)(_ERROR_LOG, _ERROR_LOG_BYTES)
+    values = (c_void_p * 2)(ctypes.addressof(log), _LOG_BYTES)
+    text, module = ptx.encode() + b"\0", ctypes.c_uint64()
+    code = driver.code(
+        "cuModuleLoadDataEx", ctypes.byref(module), text, len(options), options, values
+    )
+    if code:
+        said = " ".join(log.value.decode(errors="replace").split())
+        about = f"{context.label} can't load the kernel {kernel}" + (f": {said}" if said else "")
+        raise driver.error("cuModuleLoadDataEx", code, about)
+    try:
+        handle = driver.handle("cuModuleGetFunction", module.value, entry.symbol.encode())
+    except DeviceError:
+        driver.code("cuModuleUnload", module.value)
+        raise
+    return Function(entry, module.value, handle)
