@@ -6,9 +6,6 @@ rounded. A warp takes 16 positions at a time (the online softmax: Milakov & Gime
 1805.02867) straight from memory into registers: which columns of K meet in a product, and where in
 one a column of V goes, is free, so each thread reads 16 bytes in a row. Where V is wide, several
 warps work on the same positions, with columns of V each.
-
-Partial results: [token][head][split][m, l, 0, 0, values], m to base 2; l is 0 in empty ones, whose
-values aren't written.
 """
 
 from typing import Any
@@ -21,13 +18,8 @@ from ....quant.cuda.memory import (
     load_i32x2,
     load_i32x4,
     load_i64,
-    load_shared_f32,
-    load_shared_f32x2,
-    load_shared_f32x4,
     load_shared_i32x4,
     shared,
-    store_f32x2,
-    store_f32x4,
     store_shared_f32x2,
     store_shared_f32x4,
     store_shared_i32x4,
@@ -54,7 +46,6 @@ from ....quant.cuda.simt import (
     permute_bytes,
     put,
     put_part,
-    reciprocal,
     shuffle_xor_f32,
     sync_warp,
     take,
@@ -63,8 +54,10 @@ from ....quant.cuda.simt import (
     zero,
 )
 from ..records import PAGE
+from . import attention_float
+from .attention_ending import make_ending, part_of, put_empty
 from .launches.attention import CHUNK, QUERIES, WIDTH
-from .scores import LOG2E, LOW, bend, halves, seen_by
+from .scores import LOW, bend, halves, seen_by
 
 _two = take("i32x4", 2)
 _zero4 = zero("f32x4")
@@ -72,7 +65,7 @@ _AT_ONCE = 4  # parts of 32 columns of K that are read before they are multiplie
 
 
 @inline
-def _last_half(v, w):
+def _pair_up(v, w):
     """The float16 pairs of two rows' words: their low halves, their high ones."""
     return permute_bytes(v, w, i32(0x5410)), permute_bytes(v, w, i32(0x7632))
 
@@ -95,7 +88,7 @@ def make_decode(key_room: int, value_room: int) -> Kernel:
     )  # fmt: skip
     zero_o, put_o, take_o, put_o1 = zero(o_kind), put_part(o_kind, 4), take(o_kind, 4), put(o_kind)
     queries = shared(parts * 1024)
-    outputs, states = shared(groups * QUERIES * columns * 4), shared(groups * QUERIES * 8)
+    outputs, states, finish = make_ending(groups, columns, threads)
 
     @inline
     def load_queries(q, key_dim, heads):
@@ -138,7 +131,7 @@ def make_decode(key_room: int, value_room: int) -> Kernel:
 
     @inline
     def load_values(at, column):
-        """Of 16 positions' V, rows 2t, 2t + 1, 8 + 2t, 9 + 2t: a thread's part of each 64 columns."""
+        """Rows 2t, 2t + 1, 8 + 2t, 9 + 2t of 16 positions' V: a thread's part of 64 columns."""
         lane, v = thread() % 32, zero_v()
         at += lane % 4 * value_room * 4
         for j in range(wide):
@@ -175,15 +168,15 @@ def make_decode(key_room: int, value_room: int) -> Kernel:
     def add_values(o, v, a):
         for j in range(wide):
             for w in range(4):
-                x, y = _last_half(v[16 * j + w], v[16 * j + 4 + w])
-                z, u = _last_half(v[16 * j + 8 + w], v[16 * j + 12 + w])
+                x, y = _pair_up(v[16 * j + w], v[16 * j + 4 + w])
+                z, u = _pair_up(v[16 * j + 8 + w], v[16 * j + 12 + w])
                 i = 8 * j + 2 * w
                 o = put_o(o, i, mma_f16(a, make_i32x2(x, z), take_o(o, i)))
                 o = put_o(o, i + 1, mma_f16(a, make_i32x2(y, u), take_o(o, i + 1)))
         if narrow:
             for w in range(2):
-                x, y = _last_half(v[16 * wide + w], v[16 * wide + 2 + w])
-                z, u = _last_half(v[16 * wide + 4 + w], v[16 * wide + 6 + w])
+                x, y = _pair_up(v[16 * wide + w], v[16 * wide + 2 + w])
+                z, u = _pair_up(v[16 * wide + 4 + w], v[16 * wide + 6 + w])
                 i = 8 * wide + 2 * w
                 o = put_o(o, i, mma_f16(a, make_i32x2(x, z), take_o(o, i)))
                 o = put_o(o, i + 1, mma_f16(a, make_i32x2(y, u), take_o(o, i + 1)))
@@ -219,21 +212,6 @@ def make_decode(key_room: int, value_room: int) -> Kernel:
                 )
                 store_shared_f32x4(to + (64 * wide + 8 * t + 4 * c) * 4, v)
 
-    @inline
-    def merged(head, column):
-        """Four columns of a head over all groups of warps, with m and l."""
-        m = LOW
-        for g in range(groups):
-            m = maximum(m, load_shared_f32(states() + (g * QUERIES + head) * 8))
-        total, a, b, c, d = f32_of(0), f32_of(0), f32_of(0), f32_of(0), f32_of(0)
-        for g in range(groups):
-            state = load_shared_f32x2(states() + (g * QUERIES + head) * 8)
-            weight = exp2(state[0] - m)
-            v = load_shared_f32x4(outputs() + ((g * QUERIES + head) * columns + column) * 4)
-            total += weight * state[1]
-            a, b, c, d = a + weight * v[0], b + weight * v[1], c + weight * v[2], d + weight * v[3]
-        return m, total, make_f32x4(a, b, c, d)
-
     @kernel(block=threads, min_blocks=1 if threads > 128 else 2)
     def decode(
         q, stride, kv_heads, group, key_dim, value_dim, kv, page_bytes, head_bytes, positions,
@@ -252,12 +230,7 @@ def make_decode(key_room: int, value_room: int) -> Kernel:
         row = token * kv_heads * group + first_head
         wait_for_inputs()
         position, first, last = seen_by(positions, ends, token, window, ahead)
-        begin, end = first // CHUNK, last // CHUNK + 1
-        if splits > 1:
-            each = (end - begin + splits - 1) // splits
-            begin += split * each
-            if end > begin + each:
-                end = begin + each
+        begin, end = part_of(first // CHUNK, last // CHUNK + 1, split, splits)
         if begin < end:
             load_queries(q + token * stride + first_head * key_dim * 4, key_dim, heads)
             table, keys = load_i64(tables + 8 * token), kv + kv_head * head_bytes
@@ -277,14 +250,14 @@ def make_decode(key_room: int, value_room: int) -> Kernel:
                     number = i64(load_i32(table + ((chunk + groups) >> 1) * 4))
                 v = load_values(at + values_at + slot * value_room * 2, column)
                 s, r = multiply_keys(at + slot * key_room * 2)
-                at = chunk * CHUNK + lane % 4 * 2  # the position of the thread's first score
-                w = bend(s[0] + s[2], cap, slope, at - position)
-                x = bend(s[1] + s[3], cap, slope, at + 1 - position)
-                y = bend(r[0] + r[2], cap, slope, at + 8 - position)
-                z = bend(r[1] + r[3], cap, slope, at + 9 - position)
+                at = lane % 4 * 2  # the place of the thread's first score
+                far = f32_of(at + chunk * CHUNK - position)
+                w = bend(s[0] + s[2], cap, slope, far)
+                x = bend(s[1] + s[3], cap, slope, far + f32_of(1))
+                y = bend(r[0] + r[2], cap, slope, far + f32_of(8))
+                z = bend(r[1] + r[3], cap, slope, far + f32_of(9))
                 low, high = first - chunk * CHUNK, last + 1 - chunk * CHUNK
                 if low > 0 or high < CHUNK:
-                    at -= chunk * CHUNK
                     w = w if at >= low and at < high else LOW
                     x = x if at + 1 >= low and at + 1 < high else LOW
                     y = y if at + 8 >= low and at + 8 < high else LOW
@@ -306,35 +279,14 @@ def make_decode(key_room: int, value_room: int) -> Kernel:
             total += shuffle_xor_f32(total, 2)
             store_outputs(o, m, total, warps, column)
             barrier()
-            for item in range(thread(), heads * (columns // 4), threads):
-                head = item // (columns // 4)
-                column = (item - head * (columns // 4)) * 4
-                if column < value_dim:
-                    m, total, y4 = merged(head, column)
-                    if attended != 0:
-                        factor = reciprocal(total)
-                        if sinks != 0:
-                            sink = load_f32(sinks + 4 * (first_head + head)) * LOG2E
-                            top = maximum(m, sink)
-                            factor = exp2(m - top)
-                            factor = factor * reciprocal(total * factor + exp2(sink - top))
-                        v4 = make_f32x4(
-                            y4[0] * factor, y4[1] * factor, y4[2] * factor, y4[3] * factor
-                        )
-                        store_f32x4(attended + ((row + head) * value_dim + column) * 4, v4)
-                    else:
-                        to = out + ((row + head) * splits + split) * (value_dim + 4) * 4
-                        store_f32x4(to + 16 + 4 * column, y4)
-                        if column == 0:
-                            store_f32x2(to, make_f32x2(m, total))
+            finish(heads, first_head, row, value_dim, sinks, split, splits, out, attended)
         elif attended == 0 and thread() < heads:
-            to = out + ((row + thread()) * splits + split) * (value_dim + 4) * 4
-            store_f32x2(to, make_f32x2(LOW, f32_of(0)))
+            put_empty(out, row + thread(), split, splits, value_dim)
 
     return decode
 
 
-_MAKERS = {"f16": make_decode}
+_MAKERS = {"f16": make_decode, "f32": attention_float.make_decode}
 
 
 def __getattr__(name: str) -> Any:

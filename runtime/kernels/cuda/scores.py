@@ -44,7 +44,7 @@ def bend(score, cap, slope, distance):
     if cap != f32_of(0):
         e = exp2(score * (_TWICE / cap))
         score = (f32_of(1) - f32_of(2) * reciprocal(e + f32_of(1))) * cap
-    return (score - slope * absolute(f32_of(distance))) * LOG2E
+    return (score - slope * absolute(distance)) * LOG2E
 
 
 @inline
