@@ -1,8 +1,8 @@
 """Each chosen expert's own matrix times the tokens that chose it; and their weighted sums.
 
-A slot (route.py) is a pair of a token and an expert. A warp takes a few rows of the expert's matrix,
-each of its threads pieces of them (quant/cuda/rows.py), for one slot, or for those of TOGETHER
-sorted slots in a row that have the same expert.
+A slot (route.py) is a pair of a token and an expert. A warp takes a few rows of the expert's
+matrix, each of its threads pieces of them (quant/cuda/rows.py), for one slot, or for those of
+TOGETHER sorted slots in a row that have the same expert.
 """
 
 from typing import Any

@@ -6,6 +6,8 @@
 * half: float16 (tokens, columns). plain: float32 (tokens, columns).
 """
 
+import numpy as np
+
 from ....quant.cuda.memory import store_f32x2, store_f32x4, store_i32, store_i32x2
 from ....quant.cuda.simt import (
     absolute,
@@ -21,11 +23,15 @@ from ....quant.cuda.simt import (
     nearest,
     or32,
     pack_half2,
+    reciprocal,
     shl32,
     shuffle_xor_f32,
     shuffle_xor_i32,
     to_f32,
 )
+
+_STEP = np.float32(1 / 127)
+_SMALLEST = np.float32(1e-30)  # 127 over less may be infinite; the bytes are 0 then
 
 
 @inline
@@ -48,9 +54,9 @@ def put_activations(v, token, column, columns, q, scales, half, plain, width):
         for k in range(3):
             largest = maximum(largest, shuffle_xor_f32(largest, 1 << k))
         factor = f32_of(0)
-        if largest > f32_of(0):
-            factor = f32_of(127) / largest
-        d = largest / f32_of(127)
+        if largest > _SMALLEST:
+            factor = f32_of(127) * reciprocal(largest)
+        d = largest * _STEP
         low = or32(
             and32(nearest(v[0] * factor), i32(255)),
             shl32(and32(nearest(v[1] * factor), i32(255)), i32(8)),
