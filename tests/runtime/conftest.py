@@ -162,6 +162,12 @@ def slow() -> ModuleType:
 
 
 @pytest.fixture(scope="session")
+def device() -> ModuleType:
+    """The module device_program.py: a program whose rows stay on a device."""
+    return _sibling("device_program")
+
+
+@pytest.fixture(scope="session")
 def grammars() -> ModuleType:
     """The module grammar_rig.py: a tokenizer of bytes, and walks through grammars."""
     return _sibling("grammar_rig")
