@@ -1,11 +1,15 @@
 """EngineConfig: the sizes an engine is built with, and how context and KV pool are chosen."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidParameterError
 from .batch import PAGE_SIZE
 from .cache import CACHE_TYPES
+from .gpus import gpu_number
+
+if TYPE_CHECKING:
+    from .cuda.forms import Forms
 
 # llama.cpp takes the model's own length, which is up to 128k tokens and gigabytes of KV cache.
 DEFAULT_CONTEXT_LENGTH = 8192
@@ -46,6 +50,9 @@ class EngineConfig:
     mlock: bool = False  # the system may not drop the weights from memory
     nice: int = 0  # added to the priority number of the threads that run the model
     background: bool = False
+    device: str = "cpu"  # where layers run: "cpu", or a GPU, "cuda:0"
+    gpu_layers: int = 0  # the last so many of them; the others run on the CPU
+    gpu_forms: "Forms | None" = None  # in which weights lie there
 
     def __post_init__(self) -> None:
         """Check every field."""
@@ -62,11 +69,16 @@ class EngineConfig:
         for name in ("prefix_cache", "mmap", "mlock", "background"):
             check_choice(name, getattr(self, name), (True, False))
         check_int("nice", self.nice, -20, 19)
+        assert bool(self.gpu_layers) == (gpu_number(self.device) is not None), self.device
 
     @property
     def num_pages(self) -> int:
         """KV pages of the pool that all sequences and cached prefixes share."""
         return num_pages_for(self.kv_tokens)
+
+    def cpu_layers(self, num_layers: int) -> range:
+        """Of the model's layers those that the CPU runs: the first ones, or all."""
+        return range(num_layers - min(self.gpu_layers, num_layers))
 
     @property
     def max_sequence_length(self) -> int:

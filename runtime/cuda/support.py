@@ -1,0 +1,29 @@
+"""What isn't run on a GPU, in one place: it is refused by name before anything is loaded."""
+
+from ...models.weights import Weights
+
+LARGEST_STEP = 2048  # tokens: what kernels are made for
+
+
+def not_run(
+    weights: Weights,
+    *,
+    cache_type: str,
+    deterministic: bool,
+    has_adapters: bool,
+    context_length: int | None,
+) -> str | None:
+    """The setting that a GPU can't keep, and what to do instead; None: there is none."""
+    if deterministic:
+        # Kernels, and so the order of additions, are chosen by the number of tokens of a step.
+        return "deterministic=True is not kept on a GPU: leave it out, or pass device='cpu'"
+    if cache_type == "q8_0":
+        return "cache_type='q8_0' is not run on a GPU: pass cache_type='f16', or device='cpu'"
+    if has_adapters:
+        return "LoRA adapters are not run on a GPU: leave them out, or pass device='cpu'"
+    if not weights.architecture.causal and (context_length or 0) > LARGEST_STEP:
+        return (
+            f"context_length={context_length}: an encoder's text runs in one step, which has at "
+            f"most {LARGEST_STEP} tokens on a GPU: pass a smaller one, or device='cpu'"
+        )
+    return None
