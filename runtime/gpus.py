@@ -84,4 +84,6 @@ class Gpus:
             )
         names = ", ".join(f"cuda:{gpu.index} ({gpu.name})" for gpu in found)
         more = f"; {why}" if why else ""
-        raise DeviceError(f"{wanted}: there is no such GPU that can be used; there is {names}{more}")
+        raise DeviceError(
+            f"{wanted}: there is no such GPU that can be used; there is {names}{more}"
+        )

@@ -41,12 +41,14 @@ def build_program(
     cache_type: str = "f16",
     context_length: int | None = None,
     layers: range | None = None,
+    owned: bool = False,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> DeviceProgram:
     """Lower a model, or some of its layers, and bring it to a device, which is the program's own.
 
     Args:
         forms: what is kept of quantized matrices beside their planes.
+        owned: closing the program closes the device.
         progress: called with ("compile" or "upload", done, total).
 
     The other arguments and the errors are those of forward.build_program.
@@ -131,6 +133,7 @@ def build_program(
             max_pieces=_MAX_PIECES,
             max_logits=max_logits,
             causal=causal,
+            owned=owned,
         )
     except BaseException:
         arena.clear()

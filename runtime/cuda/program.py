@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ..batch import Batch, Logits
+from ..batch import PAGE_SIZE, Batch, Logits
 from ..candidates import CandidateRows, RowEdits
 from ..kernels.cuda.launch import Work
-from ..kernels.cuda.launches.attention import choose_splits
 from ..program import Op
 from .plan import Bucket, Modes, Planner, fill_up_singles, fill_up_tiles
 from .steps import Layout, PageTables, Placed, StepArrays, covers, next_batch, place
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from .hidden import DeviceHiddenStates
     from .sampling import DeviceSampling
 
+_MAX_SPLITS = 64
 _MOST_PLANS = 64  # kept of steps with chunks
 
 
@@ -55,6 +55,7 @@ class DeviceProgram:
             first is not among its own, else 0.
         max_tokens: of a step. max_singles: of them single ones whose attention is in pieces, so
             that singles times pieces are at most max_pieces. max_logits: rows of logits.
+        owned: closing the program closes the device.
     """
 
     gives_candidates = True
@@ -82,9 +83,10 @@ class DeviceProgram:
         max_pieces: int,
         max_logits: int,
         causal: bool,
+        owned: bool,
     ) -> None:
         self.num_pages, self.max_tokens, self.max_logits = cache.num_pages, max_tokens, max_logits
-        self.causal, self.device = causal, device
+        self.causal, self.device, self._owned = causal, device, owned
         self._arena, self._cache, self._hidden = arena, cache, hidden
         self._body, self._tails, self._planner, self._modes = body, tails, planner, modes
         self._tables, self._arrays, self._step_base = tables, arrays, step_base
@@ -127,7 +129,7 @@ class DeviceProgram:
             table = segment.block_table
             end = segment.start + segment.num_tokens
             assert self.causal or segment.start == 0, "an encoder's text runs in one step"
-            assert segment.start >= 0 and len(table) * 32 >= end, "block table too short"
+            assert segment.start >= 0 and len(table) * PAGE_SIZE >= end, "block table too short"
             assert not len(table) or (0 <= table.min() and table.max() < self.num_pages), (
                 "page id out of range"
             )
@@ -180,8 +182,11 @@ class DeviceProgram:
         )
 
     def _splits(self, singles: int, longest: int) -> int:
-        wanted = choose_splits(singles, longest, self._num_kv_heads)
-        return max(1, min(wanted, self._max_pieces // singles))
+        """So many that all multiprocessors are busy, and none has less than a page."""
+        pages = -(-longest // PAGE_SIZE)
+        blocks = 2 * self.device.num_multiprocessors // (self._num_kv_heads * singles)
+        wanted = min(blocks, pages, _MAX_SPLITS, self._max_pieces // singles)
+        return 1 << max(0, wanted.bit_length() - 1)
 
     def _launch(self, bucket: Bucket) -> None:
         """The body and tail of a step."""
@@ -218,7 +223,11 @@ class DeviceProgram:
 
     def _matches(self, batch: Batch, ahead: Flight | None) -> list[int] | None:
         """Where the batch's rows are among those that were run ahead; None: it wasn't."""
-        if ahead is None or ahead.guessed is None or len(batch.segments) > len(ahead.batch.segments):
+        if (
+            ahead is None
+            or ahead.guessed is None
+            or len(batch.segments) > len(ahead.batch.segments)
+        ):
             return None
         places = {s.sequence_id: i for i, s in enumerate(ahead.batch.segments)}
         found = []
@@ -300,7 +309,8 @@ class DeviceProgram:
         self._graphs.clear()
         self._plans.clear()
         self._arena.clear()
-        self.device.close()
+        if self._owned:
+            self.device.close()
 
 
 def _edits(batch: Batch) -> list[RowEdits | None]:

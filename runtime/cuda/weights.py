@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from ...quant import format_of
-from ...quant.cuda.planes import FLOATS, PLANES, row_bytes
+from ...quant.cuda.planes import FLOATS, PLANES, restore, row_bytes
+from ...quant.cuda.tiles import NATIVE, ROWS, num_tiles, tile, tile_bytes
 from ..kernels.cuda.launch import Matrix
+from ..kernels.cuda.launches.dequantize import dequantize
 from ..kernels.cuda.launches.regroup import regroup
+from ..kernels.cuda.launches.tile import make_tiles
 
 if TYPE_CHECKING:
     from ...models.gguf import TensorInfo
@@ -106,7 +109,7 @@ class DeviceWeights:
         found = {}
         for op in ops:
             matrix = op.fields.get("matrix")
-            if op.kernel == "matmul:matmul_rows" and matrix.format in PLANES:
+            if op.kernel == "matmul:matmul_rows" and matrix and matrix.format in PLANES:
                 found[matrix.planes] = matrix
         for done, (planes, matrix) in enumerate(found.items()):
             if planes not in self._others:
@@ -115,19 +118,37 @@ class DeviceWeights:
                 progress(done + 1, len(found))
 
     def _with_forms(self, matrix: Matrix) -> Matrix:
-        from ..kernels.cuda.launches.dequantize import dequantize
-        from ..kernels.cuda.launches.tile import make_tiles, tiles_bytes
 
         tiles = half = 0
         if self._forms.tiles:
-            tiles = self._arena.allocate(tiles_bytes(matrix))
-            if self._device is not None:
-                self._device.run(make_tiles(matrix, tiles))
+            tiles = self._make_tiles(matrix)
         if self._forms.half:
             half = self._arena.allocate(2 * matrix.rows * matrix.columns)
             if self._device is not None:
-                self._device.run([dequantize(matrix, 0, matrix.rows, half)])
+                work = dequantize(matrix, 0, matrix.rows, half)
+                self._device.load([work.kernel])
+                self._device.run([work])
         return replace(matrix, tiles=tiles, half=half)
+
+    def _make_tiles(self, matrix: Matrix) -> int:
+        """From planes; on the host where the device has no kernel for it."""
+        name, rows, columns = matrix.format, matrix.rows, matrix.columns
+        address = self._arena.allocate(num_tiles(rows) * tile_bytes(name, columns))
+        if self._device is None:
+            return address
+        width = row_bytes(name, columns)
+        if name in NATIVE:
+            work = make_tiles(name, matrix.planes, width, rows, columns, address)
+            self._device.load([work.kernel])
+            self._device.run([work])
+            return address
+        step = max(ROWS, SLICE_BYTES // width // ROWS * ROWS)
+        for first in range(0, rows, step):
+            count = min(step, rows - first)
+            raw = self._device.read(matrix.planes + first * width, count * width)
+            made = tile(name, restore(name, raw.reshape(count, width), columns), columns)
+            self._device.write(address + first // ROWS * tile_bytes(name, columns), made)
+        return address
 
     def complete(self, op: "Op") -> "Op":
         """An op with the matrix's other forms."""

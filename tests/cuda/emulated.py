@@ -518,7 +518,6 @@ _running = threading.Lock()
 
 def shared_places(words: dict[int, Any]) -> tuple[dict[int, tuple[int, int]], int]:
     """Where each `shared` array of a kernel begins and its bytes; the bytes of all."""
-    from emulated_memory import SHARED_BASE
 
     places, at = {}, 0
     for key, word in words.items():

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 from emulated_memory import Fault, Vec
-from emulated_words import Twin, as_i64, made_by, now, twin
+from emulated_words import Twin, made_by, now, twin
 
 _BYTES = {"i8": 1, "u8": 1, "i16": 2, "u16": 2, "f16": 2, "i32": 4, "f32": 4, "i64": 8}
 _NUMPY: dict[str, Any] = {

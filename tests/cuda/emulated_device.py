@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from llamba.quant.cuda.compiler import find_kernel, parameters
 from llamba.quant.cuda.simt import Kernel
 from llamba.runtime.cuda.device import Progress
-from llamba.runtime.kernels.cuda.launch import Gemm, Launch, Work
+from llamba.runtime.kernels.cuda.launch import Gemm, Work
 
 _KERNELS = "runtime.kernels.cuda"
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from emulated_memory import OFF, SHARED_BASE, Fault, Piece, Vec
+from emulated_memory import Fault, Piece, Vec
 
 from llamba.quant.cuda import matrices, memory, simt
 
