@@ -21,19 +21,27 @@ MODULES = (
 )
 
 
+def _load(name: str) -> None:
+    """A module beside this file, as in tests/conftest.py: no package, not on sys.path."""
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, HERE / f"{name}.py")
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+
+
+_load("random_rows")  # test modules import it by name
+
+
 def load_emulator() -> ModuleType:
     """The module emulated_device; needs Numba, which holds the kernels' words."""
-    for name in MODULES:  # as in tests/conftest.py: no package, not on sys.path
-        if name not in sys.modules:
-            spec = importlib.util.spec_from_file_location(name, HERE / f"{name}.py")
-            assert spec is not None and spec.loader is not None
-            module = importlib.util.module_from_spec(spec)
-            sys.modules[name] = module
-            try:
-                spec.loader.exec_module(module)
-            except BaseException:
-                del sys.modules[name]
-                raise
+    for name in MODULES:
+        _load(name)
     return sys.modules["emulated_device"]
 
 

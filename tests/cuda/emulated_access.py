@@ -262,6 +262,11 @@ def _copy_async(m: Any, to: Any, source: Any) -> None:
     piece.copies.append((there, places, data, piece.groups[there]))
 
 
+@twin("prefetch", "i64", masked=True)
+def _prefetch(m: Any, at: Any) -> None:
+    now.piece.memory.check("prefetch", at if at.__class__ is int or m is None else at[m], 1)
+
+
 @twin("commit_copies", masked=True)
 def _commit_copies(m: Any) -> None:
     now.piece.groups[slice(None) if m is None else m] += 1

@@ -1,10 +1,15 @@
 """Matrices to float16, for cuBLAS."""
 
-from .....quant.cuda.planes import row_bytes
+from .....quant.cuda.planes import PLANES, row_bytes
 from ..launch import Launch, Matrix
 from .matvec import PIECE_COLUMNS
 
 THREADS = 256
+
+
+def kernels() -> list[str]:
+    """What these launch."""
+    return [f"dequantize:{name}" for name in (*PLANES, "f32", "bf16")]
 
 
 def dequantize(matrix: Matrix, first: int, num_rows: int, out: int) -> Launch:

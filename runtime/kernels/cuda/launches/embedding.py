@@ -1,7 +1,12 @@
 """EMBED."""
 
-from .....quant.cuda.planes import row_bytes
+from .....quant.cuda.planes import FLOATS, PLANES, row_bytes
 from ..launch import Fields, Launch, StepShape
+
+
+def kernels() -> list[str]:
+    """What these launch."""
+    return [f"embedding:{name}" for name in (*PLANES, *FLOATS)]
 
 
 def embed_rows(f: Fields, shape: StepShape) -> list[Launch]:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .....quant.cuda.planes import FLOATS, row_bytes
+from .....quant.cuda.planes import FLOATS, PLANES, row_bytes
 from ..launch import Fields, Launch, Matrix
 
 THREADS = 128  # of a block: 4 warps
@@ -50,6 +50,17 @@ def kernel_name(format_name: str, tokens: int, layout: Layout) -> str:
     """The kernel of a layout."""
     work = f"r{layout.rows}_a{layout.ahead}_b{layout.blocks}"
     return f"matvec:{format_name}_{tokens}_{work}"
+
+
+def kernels() -> list[str]:
+    """What `matvec` launches."""
+    sizes = [(columns, rows) for columns in (256, 4096, 65536) for rows in (1, 1 << 20)]
+    return [
+        kernel_name(name, tokens, choose_layout(name, *size, tokens))
+        for name in (*PLANES, *FLOATS)
+        for tokens in TOKENS
+        for size in sizes
+    ]
 
 
 def choose_layout(format_name: str, columns: int, num_rows: int, tokens: int) -> Layout:

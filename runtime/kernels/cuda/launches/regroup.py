@@ -7,6 +7,11 @@ THREADS = 256
 MAX_PIECES = 4
 
 
+def kernels() -> list[str]:
+    """What these launch."""
+    return ["regroup:regroup_bytes", "regroup:regroup_halves"]
+
+
 def regroup(format_name: str, raw: int, planes: int, num_rows: int, columns: int) -> Launch:
     """From `raw`, the file's bytes of so many rows, to `planes`; the two must not overlap.
 
