@@ -5,14 +5,9 @@ import pytest
 
 from llamba.quant import FORMATS_BY_NAME
 from llamba.quant.cuda.tiles import TILES, as_bytes, tile
-from llamba.runtime.kernels.cuda.launch import Matrix
-from llamba.runtime.kernels.cuda.launches.matmul_tiles import (
-    Input,
-    Member,
-    Variant,
-    tiles,
-    variant_for,
-)
+from llamba.runtime.kernels.cuda.launch import Fields, Matrix
+from llamba.runtime.kernels.cuda.launches.matmul_tiles import Variant, tiles, variant_for
+from llamba.runtime.kernels.cuda.launches.matvec import Part
 
 
 def random_rows(name, rows, columns, seed=0):
@@ -51,9 +46,10 @@ class Activations:
         )
         self.columns = columns
 
-    def part(self, at, columns):
+    def fields(self, at=0):
         """Columns `at`... as input."""
-        return Input(self.q, self.scales, self.columns, at, columns)
+        found = {"x_q": self.q, "x_scales": self.scales}
+        return Fields({**found, "x_columns": self.columns, "column_at": at})
 
 
 def placed(device, array):
@@ -91,8 +87,8 @@ def test_formats(device, name):
     matrix = Matrix(name, rows, columns, 0, placed(device, tile(name, data, columns)))
     out = placed(device, np.full((tokens, rows), np.nan, np.float32))
     launch = tiles(
-        [Member(matrix, 0, rows, out, 4 * rows)],
-        x.part(0, columns),
+        [Part(matrix, 0, rows, out, 4 * rows)],
+        x.fields(),
         tokens,
         variant=Variant(TILES[name], 2, 1, 2),
     )
@@ -121,8 +117,8 @@ def test_variants(device, name, tokens, rows, columns, tiles_each, warps):
     matrix = Matrix(name, rows, columns, 0, placed(device, tile(name, data, columns)))
     out = placed(device, np.full((tokens, rows), np.nan, np.float32))
     launch = tiles(
-        [Member(matrix, 0, rows, out, 4 * rows)],
-        x.part(0, columns),
+        [Part(matrix, 0, rows, out, 4 * rows)],
+        x.fields(),
         tokens,
         variant=Variant(name, tokens // 8, tiles_each, warps),
     )
@@ -144,12 +140,12 @@ def test_group(device):
     stride = 64
     out = placed(device, np.full((tokens, stride), -1, np.float32))
     bias = rng.uniform(-9, 9, 18).astype(np.float32)
-    members = [
-        Member(matrices[0], 0, 19, out, 4 * stride),
-        Member(matrices[0], 19, 18, out + 4 * 19, 4 * stride, placed(device, bias)),
-        Member(matrices[1], 1, 19, out + 4 * 37, 4 * stride),
+    parts = [
+        Part(matrices[0], 0, 19, out, 4 * stride),
+        Part(matrices[0], 19, 18, out + 4 * 19, 4 * stride, placed(device, bias)),
+        Part(matrices[1], 1, 19, out + 4 * 37, 4 * stride),
     ]
-    launch = tiles(members, x.part(at, columns), tokens, factor=0.5)
+    launch = tiles(parts, x.fields(at), tokens, factor=0.5)
     run(device, launch)
     w = np.concatenate([weights("q4_k", first, columns)[:37], weights("q4_k", second, columns)[1:]])
     expected = x.values[:, at : at + columns] @ w.T
@@ -167,8 +163,8 @@ def test_residual_and_softcap(device):
     matrix = Matrix("q8_0", rows, columns, 0, placed(device, tile("q8_0", data, columns)))
     before = np.random.default_rng(2).uniform(-5, 5, (tokens, rows)).astype(np.float32)
     out = placed(device, before)
-    member = Member(matrix, 0, rows, out, 4 * rows)
-    launch = tiles([member], x.part(0, columns), tokens, factor=0.25, residual=True, softcap=3.0)
+    part = Part(matrix, 0, rows, out, 4 * rows)
+    launch = tiles([part], x.fields(), tokens, factor=0.25, residual=True, softcap=3.0)
     run(device, launch)
     expected = 0.25 * (x.values @ weights("q8_0", data, columns).T) + before
     assert close(result(device, out, tokens, rows), 3 * np.tanh(expected / 3))

@@ -3,38 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .....quant.cuda.tiles import LAYOUTS, ROWS, TILES, UNIT, tile_bytes
-from ..launch import Launch, Matrix
+from .....quant.cuda.tiles import LAYOUTS, ROWS, TILES, UNIT, num_tiles, tile_bytes
+from ..launch import Fields, Launch
+from .matvec import MAX_PARTS, Part
 
 COLUMNS = 8  # tokens of a block of activations
 MAX_TOKENS = 64  # of a kernel; more are several passes over the weights
-MAX_MEMBERS = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """A matmul of a launch: `rows` of a matrix from `first` on; out_stride: bytes a token."""
-
-    matrix: Matrix
-    first: int
-    rows: int
-    out: int
-    out_stride: int
-    bias: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Input:
-    """The activations (quantize.py, width 8): `columns` of a source's from `column_at` on.
-
-    q, scales: addresses. source_columns: of the whole source.
-    """
-
-    q: int
-    scales: int
-    source_columns: int
-    column_at: int
-    columns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,50 +41,45 @@ def variant_for(layout: str, tiles: int, columns: int, blocks: int) -> Variant:
 
 
 def tiles(
-    members: Sequence[Member],
-    given: Input,
+    parts: Sequence[Part],
+    x: Fields,
     tokens: int,
-    *,
     factor: float = 1.0,
     residual: bool = False,
     softcap: float = 0.0,
     variant: Variant | None = None,
 ) -> Launch:
-    """Matmuls of one input by up to three matrices of one format, for a multiple of 8 tokens.
+    """out = softcap(factor * (W x + bias) + (out if residual)) of up to three matrices.
 
-    out[token][row] = softcap(factor * (sum + bias) + residual), what `out` held before.
+    All have tiles of one format and number of columns. x: the fields x_q and x_scales (of width 8),
+    x_columns and column_at. tokens: a multiple of 8, rows that are there in all buffers.
     """
-    name = members[0].matrix.format
+    matrix = parts[0].matrix
     passes = -(-tokens // MAX_TOKENS)
     blocks = tokens // COLUMNS // passes
-    assert len(members) <= MAX_MEMBERS and blocks * COLUMNS * passes == tokens
-    spans = [(m.first // ROWS, -(-(m.first + m.rows) // ROWS)) for m in members]
+    assert len(parts) <= MAX_PARTS and blocks * COLUMNS * passes == tokens
+    spans = [(p.first // ROWS, num_tiles(p.first + p.num_rows)) for p in parts]
     if variant is None:
         count = sum(end - start for start, end in spans)
-        variant = variant_for(TILES[name], count, given.columns, blocks)
-    size = tile_bytes(name, given.columns)
-    arguments: list[int | float] = []
+        variant = variant_for(TILES[matrix.format], count, matrix.columns, blocks)
+    size = tile_bytes(matrix.format, matrix.columns)
+    described: list[int] = []
     end = 0
-    for i in range(MAX_MEMBERS):
-        if i >= len(members):
-            arguments += [end, 0, 1, 0, 0, 0, 0, 0]
-            continue
-        member, (start, stop) = members[i], spans[i]
+    for part, (start, stop) in zip(parts, spans, strict=True):
         end += -(-(stop - start) // variant.tiles)
-        at = member.matrix.tiles + start * size
-        skipped = member.first - start * ROWS
-        out = member.out - 4 * skipped
-        bias = member.bias and member.bias - 4 * skipped
-        rows = skipped + member.rows
-        arguments += [end, at, stop - start, skipped, rows, out, member.out_stride, bias]
-    units = given.column_at // UNIT
-    arguments += [
-        given.q + units * UNIT * COLUMNS,
-        given.scales + units * 8 * COLUMNS,
-        given.source_columns // UNIT,
-        given.columns // UNIT,
-        factor,
-        softcap,
-        int(residual),
-    ]
-    return Launch(f"matmul_tiles:{variant.name}", (end, passes, 1), tuple(arguments))
+        skipped = part.first - start * ROWS
+        bias = part.bias and part.bias - 4 * skipped
+        described += [
+            end, part.matrix.tiles + start * size, stop - start, skipped, skipped + part.num_rows,
+            part.out - 4 * skipped, part.out_stride, bias,
+        ]  # fmt: skip
+    described += [end, 0, 1, 0, 0, 0, 0, 0] * (MAX_PARTS - len(parts))
+    units = x.column_at // UNIT
+    source = (
+        x.x_q + units * UNIT * COLUMNS,
+        x.x_scales + units * 8 * COLUMNS,
+        x.x_columns // UNIT,
+        matrix.columns // UNIT,
+    )
+    arguments = (*described, *source, factor, softcap, int(residual))
+    return Launch(f"matmul_tiles:{variant.name}", (end, passes, 1), arguments)
