@@ -127,7 +127,7 @@ def build_program(
             else None,
             hidden=_hidden_states(weights, device, lowering.hidden, whole),
             states=states,
-            num_kv_heads=min(numbers.layers[i].num_kv_heads for i in whole),
+            num_heads=_num_heads(weights, whole),
             max_tokens=max_tokens,
             max_singles=modes.fill_up(min(max_tokens, max(64, max_sequences))),
             max_pieces=_MAX_PIECES,
@@ -161,3 +161,9 @@ def _hidden_states(
 def _longest_row(weights: Weights) -> int:
     """Bytes of the widest row of a matrix, as float32."""
     return max(4 * info.shape[-1] for info in weights.gguf.tensors.values())
+
+
+def _num_heads(weights: Weights, layers: range) -> tuple[int, int]:
+    """Of queries and keys, in the layer with the fewest of keys: what attention is divided by."""
+    found = [weights.hyperparameters.layers[i] for i in layers]
+    return min(((n.num_heads, n.num_kv_heads) for n in found), key=lambda n: n[1])

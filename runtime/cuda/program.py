@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ..batch import PAGE_SIZE, Batch, Logits
 from ..candidates import CandidateRows, RowEdits
 from ..kernels.cuda.launch import Work
+from ..kernels.cuda.launches.attention import choose_splits
 from ..program import Op
 from .plan import Bucket, Modes, Planner, fill_up_singles, fill_up_tiles
 from .steps import Layout, PageTables, Placed, StepArrays, covers, next_batch, place
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from .hidden import DeviceHiddenStates
     from .sampling import DeviceSampling
 
-_MAX_SPLITS = 64
 _MOST_PLANS = 64  # kept of steps with chunks
 
 
@@ -54,7 +54,7 @@ class DeviceProgram:
         step_base: where a step's arrays lie. states: the hidden states of the layers before, if the
             first is not among its own, else 0.
         max_tokens: of a step. max_singles: of them single ones whose attention is in pieces, so
-            that singles times pieces are at most max_pieces. max_logits: rows of logits.
+            that singles times pieces are at most max_pieces. max_logits: rows of logits. num_heads: of queries, and of keys.
         owned: closing the program closes the device.
     """
 
@@ -77,7 +77,7 @@ class DeviceProgram:
         sampling: "DeviceSampling | None",
         hidden: "DeviceHiddenStates",
         states: int,
-        num_kv_heads: int,
+        num_heads: tuple[int, int],
         max_tokens: int,
         max_singles: int,
         max_pieces: int,
@@ -90,7 +90,7 @@ class DeviceProgram:
         self._arena, self._cache, self._hidden = arena, cache, hidden
         self._body, self._tails, self._planner, self._modes = body, tails, planner, modes
         self._tables, self._arrays, self._step_base = tables, arrays, step_base
-        self._sampling, self._num_kv_heads, self._states = sampling, num_kv_heads, states
+        self._sampling, self._num_heads, self._states = sampling, num_heads, states
         self._max_singles, self._max_pieces = max_singles, max_pieces
         self._graphs: dict[Bucket, Graph] = {}
         self._plans: OrderedDict[Bucket, list[Work]] = OrderedDict()
@@ -182,11 +182,8 @@ class DeviceProgram:
         )
 
     def _splits(self, singles: int, longest: int) -> int:
-        """So many that all multiprocessors are busy, and none has less than a page."""
-        pages = -(-longest // PAGE_SIZE)
-        blocks = 2 * self.device.num_multiprocessors // (self._num_kv_heads * singles)
-        wanted = min(blocks, pages, _MAX_SPLITS, self._max_pieces // singles)
-        return 1 << max(0, wanted.bit_length() - 1)
+        wanted = choose_splits(singles, longest, *self._num_heads)
+        return max(1, min(wanted, self._max_pieces // singles))
 
     def _launch(self, bucket: Bucket) -> None:
         """The body and tail of a step."""

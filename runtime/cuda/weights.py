@@ -111,11 +111,15 @@ class DeviceWeights:
             matrix = op.fields.get("matrix")
             if op.kernel == "matmul:matmul_rows" and matrix and matrix.format in PLANES:
                 found[matrix.planes] = matrix
+        if self._device is not None:  # kernels read weights before they wait for others' results
+            self._device.synchronize()
         for done, (planes, matrix) in enumerate(found.items()):
             if planes not in self._others:
                 self._others[planes] = self._with_forms(matrix)
             if progress is not None:
                 progress(done + 1, len(found))
+        if self._device is not None:
+            self._device.synchronize()
 
     def _with_forms(self, matrix: Matrix) -> Matrix:
 

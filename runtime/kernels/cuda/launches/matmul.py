@@ -6,7 +6,7 @@ from dataclasses import replace
 from ..launch import Fields, Gemm, Matrix, Mode, StepShape, Work
 from .bias import finish_rows
 from .dequantize import dequantize
-from .matmul_tiles import MAX_MEMBERS, Input, Member, tiles
+from .matmul_tiles import tiles
 from .matvec import MAX_PARTS, Part, matvec
 
 SINGLE_LIMIT = 32  # tokens up to which matrices of float32 are read by our own kernel
@@ -30,7 +30,9 @@ def matmul_rows(fields: Sequence[Fields], shape: StepShape, scratch: int) -> lis
     if shape.mode is Mode.INT8:
         return _own(fields, tokens)
     if shape.mode is Mode.TILES:
-        return _tiles(fields, tokens)
+        parts, ending = _parts(fields), _ending(first)
+        groups = [parts[at : at + MAX_PARTS] for at in range(0, len(parts), MAX_PARTS)]
+        return [tiles(group, first, tokens, *ending) for group in groups]
     return [work for f in fields for work in _half(f, shape, scratch)]
 
 
@@ -62,25 +64,6 @@ def _own(fields: Sequence[Fields], tokens: int) -> list[Work]:
         for at in range(0, len(parts), MAX_PARTS):
             works.append(matvec(parts[at : at + MAX_PARTS], x, step, *_ending(fields[0])))
     return works
-
-
-def _tiles(fields: Sequence[Fields], tokens: int) -> list[Work]:
-    """By tensor cores, of a multiple of eight tokens."""
-    first = fields[0]
-    given = Input(first.x_q, first.x_scales, first.x_columns, first.column_at, first.matrix.columns)
-    members = [Member(f.matrix, f.first, f.num_rows, f.out, f.out_stride, f.bias) for f in fields]
-    factor, residual, softcap = _ending(first)
-    return [
-        tiles(
-            members[at : at + MAX_MEMBERS],
-            given,
-            tokens,
-            factor=factor,
-            residual=residual,
-            softcap=softcap,
-        )
-        for at in range(0, len(members), MAX_MEMBERS)
-    ]
 
 
 def _single(f: Fields, shape: StepShape) -> list[Work]:
