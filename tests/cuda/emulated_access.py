@@ -185,6 +185,24 @@ _atomic("atomic_add_i32", "i32")
 _atomic("atomic_add_f32", "f32")
 
 
+@twin("atomic_add_shared32", "i64", "i32", masked=True)
+def _atomic_shared(m: Any, at: Any, value: Any) -> Any:
+    piece = now.piece
+    there = np.arange(piece.lanes) if m is None else np.flatnonzero(m)
+    places, keys = piece.shared_at("atomic_add_shared32", m, at, 4)
+    places, keys = (np.broadcast_to(v, there.shape) for v in (places, keys))
+    added = np.broadcast_to(value, piece.lanes)[there]
+    view = piece.shared_views[4].view(np.int32)
+    first = np.unique(places, return_index=True)[1]  # atomics needn't be ordered with each other
+    piece.note_read("atomic_add_shared32", places[first], keys[first], 4)
+    piece.note_write("atomic_add_shared32", places[first], keys[first], 4, False)
+    before = np.zeros(piece.lanes, np.int32)
+    for lane, place, more in zip(there, places >> 2, added, strict=True):
+        before[lane] = view[place]
+        view[place] += more
+    return before
+
+
 # ---- tensor cores --------------------------------------------------------------------------------
 def _fragments(vector: Vec, dtype: Any) -> Any:
     """(warp, part, g, t, values of a word)"""

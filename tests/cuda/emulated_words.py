@@ -219,6 +219,19 @@ for _kind in ("f32", "i32"):
     _shuffle(f"shuffle_{_kind}", _kind, lambda lane, by: (lane & 0) + (by & 31))
 
 
+def _reduce(name: str, over: Any) -> None:
+    @twin(name, "i32", masked=True)
+    def run(m: Any, value: Any) -> Any:
+        now.piece.sync_warps(name, m)
+        rows = _spread(value).reshape(-1, 32)
+        return np.repeat(over.reduce(rows, axis=1, dtype=np.int32), 32)
+
+
+_reduce("warp_max32", np.maximum)
+_reduce("warp_min32", np.minimum)
+_reduce("warp_add32", np.add)
+
+
 # ---- 32-bit words --------------------------------------------------------------------------------
 def _unsigned(value: Any) -> Any:
     return value.view(np.uint32)
@@ -302,6 +315,18 @@ twin("half_high", "i32")(
 def _pack(low: Any, high: Any) -> Any:
     halves = [v.astype(np.float16).view(np.uint16).astype(np.uint32) for v in (low, high)]
     return (halves[0] | halves[1] << np.uint32(16)).view(np.int32)
+
+
+@twin("order_of", "f32")
+def _order_of(v: Any) -> Any:
+    bits = np.asarray(v + np.float32(0)).view(np.int32)
+    turned = np.where(bits < 0, bits ^ np.int32(0x7FFFFFFF), bits)
+    return np.where(np.isnan(v), np.int32(-(2**31) + 1), turned)[()]
+
+
+@twin("of_order", "i32")
+def _of_order(v: Any) -> Any:
+    return np.where(v < 0, v ^ np.int32(0x7FFFFFFF), v).view(np.float32)[()]
 
 
 _TINY = np.float32(2.0**-126)
