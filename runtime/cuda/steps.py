@@ -177,6 +177,8 @@ class StepArrays:
         self._stages: list[tuple[HostBuffer, Event]] = [
             (device.host_buffer(num_bytes), device.event()) for _ in range(_STAGES)
         ]
+        for _, event in self._stages:
+            event.record()  # nothing is under way
         self._turn = 0
 
     @staticmethod

@@ -117,7 +117,8 @@ def _store(word: str, kind: str) -> None:
         if not uniform and m is not None:
             at = at[m]
         memory.check(word, at, size)
-        memory.views[size][at >> shift] = _raw(value, kind, m, uniform)
+        raw = _raw(value, kind, m, uniform)
+        memory.views[size][at >> shift] = raw[0] if uniform else raw
         memory.mark_written(at, size)
 
 
