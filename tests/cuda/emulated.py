@@ -71,7 +71,7 @@ def _assigned(nodes: list[ast.stmt]) -> set[str]:
 
 
 class _Flow:
-    """What is live: after each `if` and loop, and at the head of each loop."""
+    """What is live: after each `if` and loop, at the head of each loop and of each `else`."""
 
     def __init__(self) -> None:
         self.after: dict[ast.stmt, set[str]] = {}
@@ -97,8 +97,9 @@ class _Flow:
                 out = again
             elif isinstance(node, ast.If):
                 self.after[node] = out
-                branches = (self.live(b, out, left, again) for b in (node.body, node.orelse))
-                out = _used(node.test).union(*branches)
+                self.head[node] = self.live(node.orelse, out, left, again)
+                body = self.live(node.body, out, left, again)
+                out = _used(node.test) | body | self.head[node]
             elif isinstance(node, ast.While | ast.For):
                 out = self._loop(node, out)
             else:
@@ -288,11 +289,14 @@ class _Writer:
             live = live | self.loops[-1].keep
         names = sorted(_assigned([*node.body, *node.orelse]) & live)
         both = ", ".join(names)
+        # What the other branch starts with as well, though nobody reads it later.
+        saved = sorted({*names, *(_assigned(node.body) & self.flow.head[node])})
+        before = ", ".join(saved)
         test = self.expression(node.test)
         self.write(depth, f"e{n}__ = m__")
         self.write(depth, f"t{n}__, f{n}__ = branch__(m__, {test})")
-        if names:
-            self.write(depth, f"b{n}__ = ({both},)")
+        if saved:
+            self.write(depth, f"b{n}__ = ({before},)")
         self.write(depth, f"if t{n}__ is not OFF__:")
         self.write(depth + 1, f"m__ = t{n}__")
         self.block(depth + 1, node.body)
@@ -306,10 +310,11 @@ class _Writer:
                 self.write(depth + 1, f"m__ = e{n}__")
             return
         self.write(depth + 1, f"q{n}__ = m__")
-        if names:
+        if saved:
             self.write(depth + 1, f"if f{n}__ is not OFF__:")
-            self.write(depth + 2, f"n{n}__ = ({both},)")
-            self.write(depth + 2, f"{both}, = b{n}__")
+            if names:
+                self.write(depth + 2, f"n{n}__ = ({both},)")
+            self.write(depth + 2, f"{before}, = b{n}__")
         self.write(depth, f"if f{n}__ is not OFF__:")
         self.write(depth + 1, f"m__ = f{n}__")
         self.block(depth + 1, node.orelse)
