@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from emulated_memory import OFF, UNDEFINED, Fault, Vec
-from emulated_words import BOOL, I64, as_f32, as_i64, kind, known, wrap64
+from emulated_words import BOOL, as_f32, as_i64, kind, known, wrap64
 
 _LIMIT = 1 << 63
 
@@ -296,12 +296,5 @@ class Span:
         return branch__(m, at < self.stop if self.step > 0 else at > self.stop)[0]
 
 
-def check_defined__(name: str, value: Any) -> Any:
-    """A variable's value."""
-    if value is UNDEFINED:
-        raise Fault(f"{name} is used before it has a value")
-    return value
-
-
 OPERATORS = {name: value for name, value in globals().items() if name.endswith("__")}
-OPERATORS.update(Span__=Span, OFF__=OFF, UNDEFINED__=UNDEFINED, I64__=I64)
+OPERATORS.update(Span__=Span, OFF__=OFF, UNDEFINED__=UNDEFINED)

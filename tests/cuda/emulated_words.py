@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from emulated_memory import Fault, Piece, Vec
+from emulated_memory import UNDEFINED, Fault, Piece, Vec
 
 from llamba.quant.cuda import matrices, memory, simt
 
@@ -39,6 +39,8 @@ def kind(value: Any) -> str:
     if found is None:
         if value.__class__ is float or getattr(value, "dtype", None) == np.float64:
             raise Fault(f"float64: {_FLOATS}")
+        if value is UNDEFINED:
+            raise Fault("a variable is used before it has a value")
         raise Fault(f"{type(value).__name__} {value!r} is no value of kernels")
     return found
 
