@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import FORMATS_BY_NAME
-from ..format import Format
 from ..iq4_nl import TABLE as IQ4_NL_TABLE
 from ..mxfp4 import TABLE as MXFP4_TABLE
 from ..mxfp4 import half_power
@@ -80,17 +79,23 @@ def tile(name: str, data: NDArray[np.uint8], columns: int) -> NDArray[np.uint8]:
     source = FORMATS_BY_NAME[name.upper()]
     steps = -(-columns // layout.columns)
     blocks = np.ascontiguousarray(data).view(source.block).reshape(len(data), -1)
-    count = -(-steps * layout.columns // source.block_len)
-    padded = np.zeros((num_tiles(len(data)) * ROWS, count), source.block)
-    padded[: len(blocks), : blocks.shape[1]] = blocks
+    height = num_tiles(len(data)) * ROWS
     if name in NATIVE:
+        blocks = _padded(blocks, height, steps * layout.columns // source.block_len)
         # tile, half of the rows, g, step, block of the step
-        parts = _NATIVE[name](padded.reshape(-1, 2, 8, steps, count // steps))
+        parts = _NATIVE[name](blocks.reshape(-1, 2, 8, steps, blocks.shape[1] // steps))
     else:
-        parts = _bytes_parts(source, padded)
+        parts = _bytes_parts(name, blocks, height, steps * layout.columns)
     found = [np.ascontiguousarray(p).view(np.uint8).reshape(*p.shape[:2], -1) for p in parts]
     out = np.concatenate(found, axis=2)
     return out.reshape(len(out), -1)
+
+
+def _padded(array: NDArray, rows: int, columns: int) -> NDArray:
+    """With zeros below and to the right."""
+    found = np.zeros((rows, columns), array.dtype)
+    found[: len(array), : array.shape[1]] = array
+    return found
 
 
 Parts = list[NDArray]  # each (tile, step, ...)
@@ -182,19 +187,26 @@ _NATIVE: dict[str, Callable[[NDArray], Parts]] = {
 }
 
 
-def _bytes_parts(source: Format, blocks: NDArray) -> Parts:
+def _bytes_parts(name: str, blocks: NDArray, rows: int, columns: int) -> Parts:
     """Steps of four units, a piece each; for each g the scales (unit, row g or g + 8, half of the
     unit where there are two), then the minima alike.
     """
-    name = source.name.lower()
-    q, scales, minima = as_bytes(name, blocks.reshape(-1))
-    rows = len(blocks)
+    q, scales, minima = (
+        None if a is None else a.reshape(len(blocks), -1)
+        for a in as_bytes(name, blocks.reshape(-1))
+    )
+    assert q is not None and scales is not None
     shape = (rows // ROWS, 2, 8, -1, 4)
+    q = _padded(q, rows, columns)
     if TILES[name] == "bytes_16":
+        scales = _padded(scales, rows, columns // 16)
         halves = q.reshape(*shape, 2, 4, 4).transpose(0, 3, 4, 2, 6, 5, 1, 7)
         return [halves, scales.reshape(*shape, 2).transpose(0, 3, 2, 4, 1, 5)]
+    scales = _padded(scales, rows, columns // UNIT)
     parts = [_eights(q.reshape(*shape, UNIT)), _factors(scales.reshape(shape))]
-    return parts if minima is None else [*parts, _factors(minima.reshape(shape))]
+    if minima is not None:
+        parts.append(_factors(_padded(minima, rows, columns // UNIT).reshape(shape)))
+    return parts
 
 
 def as_bytes(

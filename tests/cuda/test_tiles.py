@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 
 from llamba.quant import FORMATS_BY_NAME
+from llamba.quant.cuda.planes import regroup
 from llamba.quant.cuda.tiles import TILES, as_bytes, tile
 from llamba.runtime.kernels.cuda.launch import Fields, Matrix
 from llamba.runtime.kernels.cuda.launches.matmul_tiles import Variant, tiles, variant_for
 from llamba.runtime.kernels.cuda.launches.matvec import Part
+from llamba.runtime.kernels.cuda.launches.tile import make_tiles
 
 
 def random_rows(name, rows, columns, seed=0):
@@ -182,6 +184,20 @@ def test_bytes_are_exact(name):
     if minima is not None:
         means = means - minima.reshape(-1, 1)
     assert np.array_equal(means.reshape(3, columns), found.dequantize(data, (3, columns)))
+
+
+@pytest.mark.parametrize("name", TILES)
+def test_made_on_the_device(device, name):
+    """From planes, the bytes that NumPy makes of the file's."""
+    columns = 768 if FORMATS_BY_NAME[name.upper()].block_len == 256 else 352
+    rows = 27
+    data = random_rows(name, rows, columns)
+    expected = tile(name, data, columns)
+    out = device.allocate(expected.nbytes)
+    planes = placed(device, regroup(name, data, columns))
+    run(device, make_tiles(name, planes, out, rows, columns))
+    found = device.read(out, expected.nbytes).reshape(expected.shape)
+    assert np.array_equal(found, expected)
 
 
 def test_variants_fit():

@@ -1,7 +1,11 @@
 """Tiles (quant/cuda/tiles.py) made on the device from planes (quant/cuda/planes.py).
 
-A warp makes a step of a tile. Missing rows and columns are made of zeros.
+Of native layouts a warp makes a step of a tile; missing rows and columns are made of zeros. What
+becomes bytes is written by a thread for each piece of a row (quant/cuda/rows.py): there, what is
+missing must be zero before.
 """
+
+from typing import Any
 
 from ....quant.cuda.memory import (
     load_i32,
@@ -12,9 +16,16 @@ from ....quant.cuda.memory import (
     store_i32x4,
     store_u16,
 )
+from ....quant.cuda.row_formats import ROW_FORMATS
+from ....quant.cuda.rows import NO_BASE, RowFormat
 from ....quant.cuda.simt import (
+    Kernel,
+    add32,
     and32,
+    bits_f32,
+    bits_i32,
     block_x,
+    f32_of,
     i32,
     inline,
     kernel,
@@ -29,6 +40,7 @@ from ....quant.cuda.simt import (
     wait_for_inputs,
     xor32,
 )
+from ....quant.cuda.tiles import LAYOUTS, NATIVE, TILES
 from .launches.tile import WARPS
 
 
@@ -265,3 +277,59 @@ def q5_0(planes, row_bytes, rows, columns, out):
     let_next_start()
     wait_for_inputs()
     _nibbles_32(planes, row_bytes, rows, columns, out, 1)
+
+
+def _make_bytes(form: RowFormat, layout: str) -> Kernel:
+    """Of a format whose tiles are bytes."""
+    groups, words, offset = form.groups, form.run // 4, form.offset
+    load, prepare, start, has_base = form.load, form.prepare, form.start, form.base != NO_BASE
+    step_bytes, halves = LAYOUTS[layout].bytes, form.run == 16
+    shift = (128 + offset) * 0x01010101
+
+    @inline
+    def moved(word):
+        """Bytes plus the offset."""
+        if offset != 0:
+            word = xor32(add32(word, i32(shift)), i32(0x80808080))
+        return word
+
+    @kernel(block=32 * WARPS)
+    def tile_bytes(planes, row_bytes, rows, columns, out):
+        let_next_start()
+        wait_for_inputs()
+        pieces = columns // (groups * words * 4)
+        index = block_x() * (32 * WARPS) + thread()
+        row = index // pieces
+        piece = index - row * pieces
+        if row < rows:
+            steps = ((columns >> 5) + 3) >> 2
+            made = prepare(load(planes + row * row_bytes, columns, piece), piece)
+            tile = out + (row >> 4) * steps * step_bytes
+            lower, g = (row >> 3) & 1, row & 7
+            for j in range(groups):
+                column = start(piece, j)
+                at = tile + (column >> 7) * step_bytes
+                unit, k = (column >> 5) & 3, (column >> 4) & 1
+                for i in range(words):
+                    if halves:
+                        place = (g * 4 + i) * 16 + k * 8
+                    else:
+                        place = (g * 4 + (i >> 1)) * 16 + (i & 1) * 8
+                    store_i32(at + unit * 512 + place + lower * 4, moved(made[j * words + i]))
+                place = g * 32 + unit * 8 + lower * 4
+                if halves:
+                    place = g * 64 + unit * 16 + lower * 8 + k * 4
+                store_i32(at + 2048 + place, made[groups * words + j])
+                if has_base:
+                    base = bits_f32(made[groups * words + groups + j])
+                    store_i32(at + 2304 + place, bits_i32(f32_of(0) - base))
+
+    return tile_bytes
+
+
+def __getattr__(name: str) -> Any:
+    """The kernel of a format that isn't native."""
+    if name not in TILES or name in NATIVE:
+        raise AttributeError(name)
+    made = globals()[name] = _make_bytes(ROW_FORMATS[name], TILES[name])
+    return made
