@@ -55,13 +55,20 @@ SHAPES = [
     ("router", "f32", 128, 2048, 0.0),
     ("small head", "f16", 32000, 2048, 0.0),
 ]
-# rows, ahead, blocks of the kernels that are tried; with each split and fetch.
+# By tokens: rows, ahead, split, blocks of the kernels that are tried, for one token with each fetch.
 WORK = {
-    1: [(1, 1, 0), (1, 2, 0), (1, 4, 0), (2, 1, 0), (2, 2, 0), (2, 2, 5), (4, 1, 0), (4, 2, 0)],
-    2: [(1, 1, 0), (1, 2, 0), (2, 1, 0), (2, 2, 0), (4, 1, 0)],
-    4: [(1, 1, 0), (1, 2, 0), (2, 1, 0), (2, 2, 0)],
-    8: [(1, 1, 0), (1, 2, 0), (2, 1, 0)],
-}
+    1: [
+        (1, 1, 1, 0), (1, 2, 1, 0), (1, 1, 4, 0), (1, 2, 4, 0), (2, 1, 1, 0), (2, 1, 2, 0),
+        (2, 1, 4, 0), (2, 2, 1, 0), (2, 2, 2, 0), (2, 2, 4, 0), (2, 2, 1, 5), (4, 1, 1, 0),
+        (4, 1, 2, 0), (4, 1, 4, 0),
+    ],
+    2: [
+        (1, 1, 2, 0), (1, 1, 4, 0), (2, 1, 1, 0), (2, 1, 2, 0), (2, 1, 4, 0), (2, 2, 2, 0),
+        (4, 1, 2, 0),
+    ],
+    4: [(1, 1, 2, 0), (1, 1, 4, 0), (2, 1, 1, 0), (2, 1, 2, 0), (2, 1, 4, 0)],
+    8: [(1, 1, 1, 0), (1, 1, 2, 0), (1, 1, 4, 0), (2, 1, 2, 0)],
+}  # fmt: skip
 FETCHES = (0, 32, 128)
 KNOWN_ROWS = 64  # that are made and checked; the others are copies of them
 ROUND_BYTES = 200e6  # of weights in a round: three times the L2 cache
@@ -74,8 +81,7 @@ def layouts(tokens: int) -> list[Layout]:
     fetches = FETCHES if tokens == 1 else FETCHES[:1]
     return [
         Layout(rows, ahead, split, blocks, fetch)
-        for rows, ahead, blocks in WORK[tokens]
-        for split in (1, 2, 4)
+        for rows, ahead, split, blocks in WORK[tokens]
         for fetch in fetches
     ]
 

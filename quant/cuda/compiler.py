@@ -11,8 +11,8 @@ from ..kernel_cache import symbol, write_object
 from .simt import Kernel
 
 # The oldest PTX version that has all that the kernels say, by compute capability: drivers refuse
-# newer ones than their own. 7.8 came with CUDA 11.8 (driver 520), 7.0 with 11.0 (driver 450).
-_PTX_VERSIONS = {80: 70, 90: 78}
+# newer ones than their own. 7.8 came with CUDA 11.8 (driver 520), 7.4 with 11.4 (driver 470).
+_PTX_VERSIONS = {80: 74, 90: 78}
 ARCHITECTURES = tuple(_PTX_VERSIONS)
 
 

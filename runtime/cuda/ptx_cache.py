@@ -23,7 +23,7 @@ _SUFFIX = ".ptx"
 # Compute capabilities that PTX is made for, each good for all GPUs up to the next one. The oldest
 # driver that reads it, as it counts: PTX 7.8 came with CUDA 11.8, which is driver 520.
 TARGETS = {"cuda-sm80": 80, "cuda-sm90": 90}
-_OLDEST_DRIVERS = {80: 11000, 90: 11080}
+_OLDEST_DRIVERS = {80: 11040, 90: 11080}
 
 _lock = Lock()
 

@@ -6,11 +6,15 @@ cap * tanh(v / cap), and old what is there already (with `residual`).
 A warp has a few rows at once: its threads read a piece of each (quant/cuda/rows.py) and multiply it
 with the tokens' columns; `split` warps share rows. Each thread keeps `ahead` pieces a row under
 way, the first of them asked for before the input is there. Kernels are made when asked for by name:
-q4_k_1_r2_a1_b8 has one token, two rows and one piece, and registers for 8 blocks at once.
+q4_k_1_r2_a1_s1_b8 has one token, two rows and one piece, one warp a row, and registers for 8
+blocks at once.
 """
 
+import math
 import re
 from typing import Any
+
+import numpy as np
 
 from ....quant.cuda.memory import (
     load_f32,
@@ -28,6 +32,7 @@ from ....quant.cuda.simt import (
     block_x,
     exp2,
     f32_of,
+    i32,
     inline,
     kernel,
     let_next_start,
@@ -36,24 +41,32 @@ from ....quant.cuda.simt import (
     reciprocal,
     take,
     thread,
+    u64,
     wait_for_inputs,
     warp_sum,
     zero,
 )
-from .launches.matvec import THREADS, WARPS
+from .launches.matvec import FETCHES, THREADS, WARPS
+
+_TWO_BY_LN2 = np.float32(2 / math.log(2))
+
+
+@inline
+def product(a, b):
+    """a * b of numbers below 2^32, which takes one instruction."""
+    return u64(i32(a)) * u64(i32(b))
 
 
 @inline
 def soft_capped(v, cap):
     """cap * tanh(v / cap); v where cap is 0."""
     if cap != f32_of(0):
-        # 2 / ln 2
-        power = exp2(v / cap * (f32_of(28853901) / f32_of(10000000)))
+        power = exp2(v * reciprocal(cap) * _TWO_BY_LN2)
         return cap * (f32_of(1) - f32_of(2) * reciprocal(power + f32_of(1)))
     return v
 
 
-def _make(form: RowFormat, tokens: int, rows: int, ahead: int, blocks: int) -> Kernel:
+def _make(form: RowFormat, tokens: int, rows: int, ahead: int, split: int, blocks: int) -> Kernel:
     loaded = f"i32x{form.loaded * rows * ahead}"
     prepared = f"i32x{form.prepared * rows}"
     no_loads, put_load = zero(loaded), put_part(loaded, form.loaded)
@@ -65,13 +78,15 @@ def _make(form: RowFormat, tokens: int, rows: int, ahead: int, blocks: int) -> K
     sums = shared(4 * WARPS * results)
     columns_bits = form.columns.bit_length() - 1
     load, prepare, take_input, dot = form.load, form.prepare, form.take_input, form.dot
+    block_rows = WARPS // split * rows
+    stride = 32 * split  # pieces of a step
 
     @kernel(block=THREADS, min_blocks=blocks)
     def matvec(
         weight0, rows0, out0, out_stride0, bias0, blocks0,
         weight1, rows1, out1, out_stride1, bias1, blocks1,
         weight2, rows2, out2, out_stride2, bias2, blocks2,
-        row_bytes, columns, split_bits, rounds, fetch, fetches,
+        row_bytes, columns, rounds, fetch,
         x, x_stride, scales, scales_stride, factor: float, residual, softcap: float,
     ):  # fmt: skip
         """Blocks before blocks0 have rows of the first matrix, and so on."""
@@ -84,29 +99,28 @@ def _make(form: RowFormat, tokens: int, rows: int, ahead: int, blocks: int) -> K
         elif block >= blocks0:
             block = block - blocks0
             weight, count, out, out_stride, bias = weight1, rows1, out1, out_stride1, bias1
-        lane, warp = thread() & 31, thread() >> 5
-        groups = WARPS >> split_bits
-        first = block * groups * rows  # of the block
-        row = first + (warp >> split_bits) * rows  # of the warp
-        stride = 32 << split_bits
-        begin = (warp & ((1 << split_bits) - 1)) * 32 + lane
-        pieces = columns >> columns_bits
-        last = min(first + groups * rows, count) * row_bytes
-        for k in range(fetches):
-            at = first * row_bytes + (k * THREADS + thread()) * fetch
-            if at < last:
-                prefetch(weight + at)
+        lane, warp = thread() & 31, (thread() >> 5) & (WARPS - 1)
+        first = block * block_rows
+        row = first + warp // split * rows  # of the warp
+        begin = warp % split * 32 + lane
+        pieces = u64(i32(columns >> columns_bits))
+        if fetch != 0:
+            ask = weight + product(first, row_bytes)
+            for k in range(FETCHES):
+                at = (k * THREADS + thread()) * fetch
+                if at < product(min(count - first, block_rows), row_bytes):
+                    prefetch(ask + at)
         ring = no_loads()
         for slot in range(ahead):
             if begin + slot * stride < pieces:
                 for r in range(rows):
-                    at = weight + min(row + r, count - 1) * row_bytes
+                    at = weight + product(min(row + r, count - 1), row_bytes)
                     ring = put_load(ring, slot * rows + r, load(at, columns, begin + slot * stride))
         wait_for_inputs()
         # The thread that will write a result asks for what it needs to that end.
-        token, mine = thread() // (groups * rows), first + thread() % (groups * rows)
+        token, mine = thread() // block_rows, first + thread() % block_rows
         writes = token < tokens and mine < count
-        target = out + token * out_stride + mine * 4
+        target = out + product(token, out_stride) + mine * 4
         more, old = f32_of(0), f32_of(0)
         if writes:
             if bias != 0:
@@ -124,7 +138,7 @@ def _make(form: RowFormat, tokens: int, rows: int, ahead: int, blocks: int) -> K
                     later = piece + stride * ahead
                     if later < pieces:
                         for r in range(rows):
-                            at = weight + min(row + r, count - 1) * row_bytes
+                            at = weight + product(min(row + r, count - 1), row_bytes)
                             ring = put_load(ring, slot * rows + r, load(at, columns, later))
                     for t in range(tokens):
                         given = take_input(x + t * x_stride, scales + t * scales_stride, piece)
@@ -137,10 +151,10 @@ def _make(form: RowFormat, tokens: int, rows: int, ahead: int, blocks: int) -> K
                 store_shared_f32(sums() + (warp * results + k) * 4, total)
         barrier()
         if writes:
-            group, r = (mine - first) // rows, (mine - first) % rows
+            group, r = thread() % block_rows // rows, thread() % rows
             total = f32_of(0)
-            for part in range(1 << split_bits):
-                at = ((group << split_bits) + part) * results + token * rows + r
+            for part in range(split):
+                at = (group * split + part) * results + token * rows + r
                 total += load_shared_f32(sums() + at * 4)
             store_f32(target, soft_capped(factor * (total + more) + old, softcap))
 
@@ -149,9 +163,8 @@ def _make(form: RowFormat, tokens: int, rows: int, ahead: int, blocks: int) -> K
 
 def __getattr__(name: str) -> Any:
     """The kernel of a name."""
-    found = re.fullmatch(r"(\w+)_([1248])_r([124])_a([124])_b(\d+)", name)
+    found = re.fullmatch(r"(\w+)_([1248])_r([124])_a([124])_s([124])_b(\d+)", name)
     if not found or found[1] not in ROW_FORMATS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    tokens, rows, ahead, blocks = map(int, found.groups()[1:])
-    made = globals()[name] = _make(ROW_FORMATS[found[1]], tokens, rows, ahead, blocks)
+    made = globals()[name] = _make(ROW_FORMATS[found[1]], *map(int, found.groups()[1:]))
     return made

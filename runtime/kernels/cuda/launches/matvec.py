@@ -8,6 +8,7 @@ from ..launch import Fields, Launch, Matrix
 
 THREADS = 128  # of a block: 4 warps
 WARPS = THREADS // 32
+FETCHES = 4
 MAX_PARTS = 3
 TOKENS = (1, 2, 4, 8)
 PIECE_COLUMNS = {"q8_0": 16, "f32": 4, "f16": 8, "bf16": 8, "q2_k": 64, "q3_k": 64}  # others: 32
@@ -31,7 +32,7 @@ class Layout:
 
     split: warps (1, 2 or 4) that share a row's columns. blocks: 0, or how many at once the
     registers must suffice for. fetch: 0, or the bytes from one address to the next with which a
-    block asks for all its rows at the start.
+    block asks for its rows at the start, FETCHES times a thread.
     """
 
     rows: int
@@ -48,7 +49,7 @@ class Layout:
 
 def kernel_name(format_name: str, tokens: int, layout: Layout) -> str:
     """The kernel of a layout."""
-    work = f"r{layout.rows}_a{layout.ahead}_b{layout.blocks}"
+    work = f"r{layout.rows}_a{layout.ahead}_s{layout.split}_b{layout.blocks}"
     return f"matvec:{format_name}_{tokens}_{work}"
 
 
@@ -104,11 +105,7 @@ def matvec_launch(
         described += [*described[-6:-1], blocks]
     pieces = matrix.columns // PIECE_COLUMNS.get(matrix.format, 32)
     rounds = -(-pieces // (32 * layout.split * layout.ahead))
-    fetches = 0
-    if layout.fetch:
-        fetches = -(-layout.rows_a_block * width // (THREADS * layout.fetch))
-    split_bits = layout.split.bit_length() - 1
-    work = (width, matrix.columns, split_bits, rounds, layout.fetch, fetches)
+    work = (width, matrix.columns, rounds, layout.fetch)
     arguments = (*described, *work, x, x_stride, scales, scales_stride)
     name = kernel_name(matrix.format, tokens, layout)
     return Launch(name, (blocks, 1, 1), (*arguments, factor, int(residual), softcap))
