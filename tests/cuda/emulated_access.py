@@ -193,7 +193,8 @@ def _atomic_shared(m: Any, at: Any, value: Any) -> Any:
     places, keys = (np.broadcast_to(v, there.shape) for v in (places, keys))
     added = np.broadcast_to(value, piece.lanes)[there]
     view = piece.shared_views[4].view(np.int32)
-    first = np.unique(places, return_index=True)[1]  # atomics needn't be ordered with each other
+    # One key for all: atomics needn't be ordered with each other.
+    keys, first = keys >> 40 << 40 | 0xFFFF, np.unique(places, return_index=True)[1]
     piece.note_read("atomic_add_shared32", places[first], keys[first], 4)
     piece.note_write("atomic_add_shared32", places[first], keys[first], 4, False)
     before = np.zeros(piece.lanes, np.int32)
