@@ -19,7 +19,7 @@ use_checkout()
 
 from llamba.errors import DeviceError  # noqa: E402
 from llamba.runtime.cuda import driver, kernel_modules  # noqa: E402
-from llamba.runtime.cuda.nvidia import NvidiaDevice, open_device  # noqa: E402
+from llamba.runtime.cuda.nvidia import NvidiaDevice  # noqa: E402
 from llamba.runtime.kernels.cuda.launch import Gemm, Launch  # noqa: E402
 from llamba.runtime.kernels.records import NORM_RMS  # noqa: E402
 
@@ -204,7 +204,7 @@ def errors(device: NvidiaDevice) -> str:
         lambda: device.run([Launch("norm:absent", (1, 1, 1), ())]),
         lambda: device.run([Launch("norm:norm", (1 << 20, 1 << 20, 1), (0,) * 13)]),
         lambda: kernel_modules.load_function(device._context, "broken", BROKEN),
-        lambda: open_device(99),
+        lambda: NvidiaDevice(99),
     ]
     for attempt in attempts:
         try:
@@ -232,7 +232,7 @@ def forked(device: NvidiaDevice) -> str:
     queue: Any = multiprocessing.get_context("fork").Queue()
 
     def child() -> None:
-        for attempt in (device.synchronize, open_device):
+        for attempt in (device.synchronize, lambda: NvidiaDevice(0)):
             try:
                 attempt()
                 queue.put("did not fail")
@@ -252,7 +252,7 @@ def again(device: NvidiaDevice) -> str:
     index = device.index
     device.close()
     device.close()
-    other = open_device(index)
+    other = NvidiaDevice(index)
     other.load(["norm:norm"])
     norm = Norm(other)
     other.run([norm.launch])
@@ -266,7 +266,7 @@ def main() -> None:
     found, why = driver.available()
     print(f"GPUs: {len(found)} {why}")
     try:
-        device = open_device(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
+        device = NvidiaDevice(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
     except DeviceError as error:
         sys.exit(f"FAILED: {error}")
     steps = (facts, memory, kernels, eager, graphs, products, mixed, times, errors, forked, again)

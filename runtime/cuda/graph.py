@@ -64,3 +64,13 @@ class CudaGraph:
         """Graphs of dropped programs go, too."""
         if getattr(self, "_executable", 0):
             self.close()
+
+
+class StepwiseGraph:
+    """Stands in for a graph where each launch is to be waited for (LLAMBA_CUDA_STEPWISE)."""
+
+    def __init__(self, launch: Callable[[], None]) -> None:
+        self.launch = launch
+
+    def close(self) -> None:
+        """There is nothing to give back."""

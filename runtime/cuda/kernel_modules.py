@@ -2,6 +2,8 @@
 
 import ctypes
 import re
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from ctypes import c_int, c_void_p
 from dataclasses import dataclass
 
@@ -13,6 +15,7 @@ _PARAMETER = re.compile(r"\.param \.(\w+) ")
 _BLOCK = re.compile(r"\.maxntid (\d+)")
 _ERROR_LOG, _ERROR_LOG_BYTES = 5, 6  # of CUjit_option
 _LOG_BYTES = 1 << 14
+_THREADS = 4  # the driver takes 30 to 100 ms for a kernel that it sees for the first time
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,3 +73,17 @@ def load_function(context: Context, kernel: str, ptx: str) -> Function:
         driver.code("cuModuleUnload", module.value)
         raise
     return Function(entry, module.value, handle)
+
+
+def load_functions(context: Context, texts: Mapping[str, str]) -> dict[str, Function]:
+    """The same of several, by name, in several threads."""
+    with ThreadPoolExecutor(min(_THREADS, len(texts) or 1)) as pool:
+        made = {name: pool.submit(load_function, context, name, p) for name, p in texts.items()}
+    failed = [future.exception() for future in made.values()]
+    found = {name: future.result() for name, future in made.items() if not future.exception()}
+    for error in failed:
+        if error:
+            for function in found.values():
+                context.driver.code("cuModuleUnload", function.module)
+            raise error
+    return found

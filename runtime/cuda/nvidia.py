@@ -3,10 +3,9 @@
 import contextlib
 import ctypes
 import os
-import weakref
 from collections import deque
 from collections.abc import Sequence
-from ctypes import c_ubyte, c_uint64
+from ctypes import c_uint64
 from statistics import median
 from typing import Any
 
@@ -18,7 +17,7 @@ from ..kernels.cuda.launch import Work
 from . import ptx_cache
 from .blas import WORKSPACE_BYTES, Blas
 from .context import Context
-from .device import Progress
+from .device import Device, Graph, HostBuffer, Progress
 from .driver import (
     LOWEST_CAPABILITY,
     OUT_OF_MEMORY,
@@ -27,28 +26,14 @@ from .driver import (
     too_old,
 )
 from .events import CudaEvent
-from .graph import RELAXED, THREAD_LOCAL, CudaGraph
-from .kernel_modules import Function, load_function
+from .graph import RELAXED, THREAD_LOCAL, CudaGraph, StepwiseGraph
+from .kernel_modules import Function, load_functions
+from .pinned import PinnedBuffer, Ring
 from .prepared import Prepared, describe
 
 _NON_BLOCKING_STREAM = 1
-_PORTABLE = 1  # host memory that every context knows as page-locked
 _PREPARED = 64  # lists of work that are kept packed
 _GB = 1e9
-
-
-class PinnedBuffer:
-    """Page-locked host memory; it lives as long as its array, or a view of that."""
-
-    def __init__(self, array: NDArray[np.uint8]) -> None:
-        self.array = array
-        self.address: int = array.ctypes.data
-
-    def at(self, offset: int, num_bytes: int) -> int:
-        """The address of a part."""
-        if offset < 0 or num_bytes < 0 or offset + num_bytes > self.array.size:
-            raise ValueError(f"{num_bytes} bytes at {offset} of {self.array.size}")
-        return self.address + offset
 
 
 class NvidiaDevice:
@@ -75,8 +60,11 @@ class NvidiaDevice:
         self._prepared: dict[int, tuple[Sequence[Work], tuple[Work, ...], Prepared]] = {}
         self._blas: Blas | None = None
         self._discarded: deque[tuple[str, int]] = deque()  # from any thread, by the collector
-        self._pinned: set[weakref.finalize[Any, Any]] = set()
+        self._finalizers: list[Any] = []  # of host buffers
+        self._ring: Ring | None = None
         self.programmatic = info.architecture >= 90 and os.environ.get("LLAMBA_PDL") != "0"
+        # To find the kernel that reads or writes where it must not: wait after each.
+        self.stepwise = os.environ.get("LLAMBA_CUDA_STEPWISE") == "1"
 
     # ---- memory --------------------------------------------------------------------------------
     def free_bytes(self) -> int:
@@ -86,6 +74,9 @@ class NvidiaDevice:
 
     def allocate(self, num_bytes: int) -> int:
         """Address of zeroed memory, aligned to 256 bytes."""
+        return self._allocate(num_bytes)
+
+    def _allocate(self, num_bytes: int) -> int:
         self._tidy()
         num_bytes = max(num_bytes, 1)
         found = c_uint64()
@@ -113,15 +104,9 @@ class NvidiaDevice:
     def host_buffer(self, num_bytes: int) -> PinnedBuffer:
         """Page-locked memory of the host, zeroed."""
         self._tidy()
-        size = max(num_bytes, 1)
-        address = self._driver.handle("cuMemHostAlloc", size, _PORTABLE)
-        owner: Any = (c_ubyte * size).from_address(address)
-        array = np.frombuffer(owner, np.uint8)
-        array[:] = 0
-        finalizer = weakref.finalize(owner, self._discard, "cuMemFreeHost", address)
-        finalizer.atexit = False
-        self._pinned = {f for f in self._pinned if f.alive} | {finalizer}
-        return PinnedBuffer(array[:num_bytes])
+        buffer = PinnedBuffer(self._context, num_bytes, self._discard)
+        self._finalizers = [f for f in self._finalizers if f.alive] + [buffer.finalizer]
+        return buffer
 
     # ---- copies --------------------------------------------------------------------------------
     def write(self, address: int, data: NDArray[Any]) -> None:
@@ -129,10 +114,19 @@ class NvidiaDevice:
         if not data.flags.c_contiguous:
             raise ValueError("the array is not contiguous")
         self._use()
-        if data.nbytes:
-            name = "cuMemcpyHtoDAsync_v2"
-            self._driver.call(name, address, data.ctypes.data, data.nbytes, self._stream)
+        source, size = data.ctypes.data, data.nbytes
+        if 0 < size <= Ring.LARGEST:
+            source = self._small().put(source, size)
+        if size:
+            self._driver.call("cuMemcpyHtoDAsync_v2", address, source, size, self._stream)
+        if size > Ring.LARGEST:
             self._driver.call("cuStreamSynchronize", self._stream)
+
+    def _small(self) -> Ring:
+        if self._ring is None:
+            self._ring = Ring(self._context, self._stream, self._discard)
+            self._finalizers.append(self._ring.buffer.finalizer)
+        return self._ring
 
     def read(self, address: int, num_bytes: int) -> NDArray[np.uint8]:
         """Copy from the device, after all work before it."""
@@ -150,15 +144,17 @@ class NvidiaDevice:
         if num_bytes:
             self._driver.call("cuMemcpyDtoDAsync_v2", target, source, num_bytes, self._stream)
 
-    def upload(self, address: int, source: PinnedBuffer, at: int, num_bytes: int) -> None:
+    def upload(self, address: int, source: HostBuffer, at: int, num_bytes: int) -> None:
         """From `source.array[at:]`, in order; returns at once: it must not change before that."""
         self._use()
+        assert isinstance(source, PinnedBuffer)
         if start := source.at(at, num_bytes) if num_bytes else 0:
             self._driver.call("cuMemcpyHtoDAsync_v2", address, start, num_bytes, self._stream)
 
-    def download(self, target: PinnedBuffer, at: int, address: int, num_bytes: int) -> None:
+    def download(self, target: HostBuffer, at: int, address: int, num_bytes: int) -> None:
         """To `target.array[at:]`, in order; returns at once: an event says when it is there."""
         self._use()
+        assert isinstance(target, PinnedBuffer)
         if start := target.at(at, num_bytes) if num_bytes else 0:
             self._driver.call("cuMemcpyDtoHAsync_v2", start, address, num_bytes, self._stream)
 
@@ -174,19 +170,23 @@ class NvidiaDevice:
         wanted = [name for name in dict.fromkeys(kernels) if name not in self._functions]
         if wanted:
             texts = ptx_cache.load(wanted, self.ptx_architecture, progress=progress)
-            for name in wanted:
-                self._functions[name] = load_function(self._context, name, texts[name])
+            self._functions |= load_functions(self._context, texts)
 
     def run(self, work: Sequence[Work]) -> None:
         """Give launches and matrix products to the device; returns before they are done.
 
         What is given again, the same list or tuple, is not packed again.
         """
-        self.prepare(work).issue()
+        if self.stepwise:
+            self.prepare(work).issue_stepwise()
+        else:
+            self.prepare(work).issue()
 
-    def capture(self, work: Sequence[Work]) -> CudaGraph:
+    def capture(self, work: Sequence[Work]) -> Graph:
         """The same as a graph; nothing runs."""
         self._tidy()
+        if self.stepwise:
+            return StepwiseGraph(self._packed(work, False).issue_stepwise)
         prepared = self._packed(work, self.programmatic)
         mode = RELAXED if prepared.has_gemm else THREAD_LOCAL
         return CudaGraph(self._context, self._stream, prepared.issue, mode, self._discard)
@@ -215,7 +215,7 @@ class NvidiaDevice:
     def blas(self) -> Blas:
         """cuBLAS, looked for when it is first needed."""
         if self._blas is None:
-            workspace = self.allocate(WORKSPACE_BYTES)
+            workspace = self._allocate(WORKSPACE_BYTES)
             try:
                 version = self.info.driver_version
                 self._blas = Blas(self._context, self._stream, workspace, version)
@@ -264,7 +264,8 @@ class NvidiaDevice:
         if self._blas:
             self._blas.close()
         self._prepared.clear()
-        for finalizer in self._pinned:
+        self._ring = None
+        for finalizer in self._finalizers:
             finalizer()
         self._tidy()
         code = self._driver.code
@@ -287,6 +288,6 @@ class NvidiaDevice:
             self._driver.code(*self._discarded.popleft())
 
 
-def open_device(index: int = 0) -> NvidiaDevice:
+def open_device(index: int = 0) -> Device:
     """The GPU of this number, as the driver counts. DeviceError: it can't be used."""
     return NvidiaDevice(index)

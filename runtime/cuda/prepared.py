@@ -45,7 +45,7 @@ class Prepared:
             DeviceError: a kernel was not loaded, or cuBLAS is not there.
             ValueError: arguments are not those of the kernel.
         """
-        self._context = context
+        self._context, self._stream = context, stream
         self.has_gemm = any(isinstance(item, Gemm) for item in work)
         self._blas = blas() if self.has_gemm else None
         self.work = [item for item in work if isinstance(item, Gemm) or min(item.grid) > 0]
@@ -71,6 +71,13 @@ class Prepared:
             if code := call():
                 raise self._error(self.calls.index(call), code)
 
+    def issue_stepwise(self) -> None:
+        """The same, waiting after each: a DeviceError says in what an invalid access was made."""
+        for i, call in enumerate(self.calls):
+            self.issue([call])
+            if code := self._context.driver.code("cuStreamSynchronize", self._stream):
+                raise self._error(i, code, "cuStreamSynchronize")
+
     def _calls(
         self, launches: list[Launch], found: list[Function], stream: int, arguments: Any
     ) -> Any:
@@ -89,13 +96,13 @@ class Prepared:
                 launcher = driver.function("cuLaunchKernel")
                 yield partial(launcher, handle, *sizes, c_void_p(stream), at, None)
 
-    def _error(self, index: int, code: int) -> DeviceError:
+    def _error(self, index: int, code: int, function: str = "") -> DeviceError:
         item = self.work[index]
-        if isinstance(item, Gemm):
+        if isinstance(item, Gemm) and not function:
             assert self._blas is not None
             return self._blas.error(describe(item), code)
         about = f"{self._context.label} can't run {describe(item)}"
-        return self._context.driver.error("cuLaunchKernel", code, about)
+        return self._context.driver.error(function or "cuLaunchKernel", code, about)
 
 
 def describe(item: Work) -> str:

@@ -14,6 +14,7 @@ from threading import Lock
 
 from ...errors import DeviceError, KernelError
 from ...quant import kernel_cache
+from ..kernels import cuda
 from ..kernels.cuda import launches
 
 Progress = Callable[[int, int], None]
@@ -98,14 +99,23 @@ def build(
 
 
 def every() -> list[str]:
-    """The kernels that launches may ask for of themselves: `kernels()` of their modules.
+    """The kernels that models commonly need: those that modules hold. (Imports Numba.)
 
-    Kernels that a name makes when it is asked for (of a head size that is rare) need not be in it.
+    A module that makes kernels when their names are asked for (of a head size, say) has a module
+    in launches/ whose `kernels()` names the usual ones.
     """
-    names: list[str] = []
-    for module in iter_modules(launches.__path__):
-        names += import_module(f"{launches.__name__}.{module.name}").kernels()
-    return sorted(dict.fromkeys(names))
+    from ...quant.cuda.simt import Kernel
+
+    names: set[str] = set()
+    for found in iter_modules(cuda.__path__):
+        module = import_module(f"{cuda.__name__}.{found.name}")
+        for name, value in vars(module).items():
+            if isinstance(value, Kernel) and value.function.__module__ == module.__name__:
+                names.add(f"{found.name}:{name}")
+    for found in iter_modules(launches.__path__):
+        module = import_module(f"{launches.__name__}.{found.name}")
+        names.update(getattr(module, "kernels", list)())
+    return sorted(names)
 
 
 def keys() -> set[str]:

@@ -8,6 +8,7 @@ pointers at the time of the call.
 import ctypes
 import re
 import struct
+import threading
 from collections.abc import Callable
 from ctypes import POINTER, c_char_p, c_int, c_uint64, cast, string_at
 from dataclasses import dataclass, field
@@ -78,7 +79,9 @@ class Library:
         self.fail: dict[str, int] = {}  # codes of functions that fail
         self.names: list[str] = []  # of all calls
         self.launched: list[Any] = []
-        self.current: int | None = None  # context
+        self.mistakes: list[Exception] = []
+        self._thread = threading.local()
+        self._lock = threading.Lock()
         self.live: dict[int, str] = {}  # handles that were not destroyed, and what they are
         self._next = 0x1000
         self._functions: dict[str, Any] = {}
@@ -104,13 +107,23 @@ class Library:
             plain: Callable[..., int | None] = getattr(Library, f"_{name}")
 
             def call(*arguments: Any) -> int:
-                self.names.append(name)
-                if code := self.fail.get(name):
-                    return code
-                return plain(self, *arguments) or 0
+                with self._lock:
+                    self.names.append(name)
+                    if code := self.fail.get(name):
+                        return code
+                    try:
+                        return plain(self, *arguments) or 0
+                    except Exception as error:  # C knows none: the fixture looks at them
+                        self.mistakes.append(error)
+                        return 999
 
             self._functions[name] = ctypes.CFUNCTYPE(c_int, *types)(call)
         return self._functions[name]
+
+    @property
+    def current(self) -> int | None:
+        """The calling thread's context."""
+        return getattr(self._thread, "context", None)
 
     def issue(self, item: Any) -> None:
         """What a stream was given: captured, or done at once."""
@@ -174,7 +187,7 @@ class Library:
         del self.live[0xC0 + device]
 
     def _cuCtxSetCurrent(self, context: int | None) -> None:
-        self.current = context
+        self._thread.context = context
 
     @property
     def gpu(self) -> Gpu:

@@ -11,11 +11,6 @@ def _kernel(name: str, columns: int) -> str:
     return f"norm:{name}{kept}"
 
 
-def kernels() -> list[str]:
-    """What these launch."""
-    return ["norm:norm", "norm:norm_add"]
-
-
 def norm_rows(f: Fields, shape: StepShape) -> list[Launch]:
     """NORM."""
     put = activation_arguments(f, shape.mode)
