@@ -15,11 +15,15 @@ if TYPE_CHECKING:
 DEFAULT_CONTEXT_LENGTH = 8192
 MIN_CONTEXT_LENGTH = 512  # a default is not shrunk below this to fit memory
 DEFAULT_MAX_SEQUENCES = 16
+# On a GPU weights are read once for all sequences of a step: one of 64 takes little longer than one
+# of 32. With more, each would wait long for its next token, and so would all for pages.
+GPU_MAX_SEQUENCES = 64
 MAX_SEQUENCES = 256
 MIN_KV_TOKENS = 2 * PAGE_SIZE  # a sequence's page, and one to copy a shared page to
 MAX_KV_TOKENS = 1 << 28
 MAX_STEP_TOKENS = 8192
 STEP_TOKENS = 512  # of a decoder: longer prompts run in chunks
+GPU_STEP_TOKENS = 2048  # the same on a GPU: the most that its kernels are made for
 ACTIVATIONS = ("int8", "float32")
 
 

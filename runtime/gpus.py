@@ -29,15 +29,12 @@ def gpu_number(device: str) -> int | None:
     return None
 
 
-def has_driver() -> bool:
-    """Whether there is a driver's library at all: where there is none, asking takes no time."""
-    for name in _LIBRARIES:
-        try:
-            ctypes.CDLL(name)
-            return True
-        except OSError:
-            continue
-    return False
+def _can_load(library: str) -> bool:
+    try:
+        ctypes.CDLL(library)
+        return True
+    except OSError:
+        return False
 
 
 class Gpus:
@@ -45,6 +42,10 @@ class Gpus:
 
     def __init__(self) -> None:
         self._opened: dict[int, Device] = {}
+
+    def has_driver(self) -> bool:
+        """Whether there is a driver's library at all: where there is none, this takes no time."""
+        return any(map(_can_load, _LIBRARIES))
 
     def usable(self) -> "tuple[list[DeviceInfo], str]":
         """Those that can be used; why the others, or all, can't ("": none is left out)."""
@@ -59,15 +60,22 @@ class Gpus:
         open_library(gpu.driver_version)
 
     def free_bytes(self, gpu: "DeviceInfo") -> int:
-        """Memory that can still be allocated. It stays open, as that takes long."""
-        from .cuda.nvidia import open_device
-
+        """Memory that can still be allocated. The GPU stays open, since opening takes long."""
         if gpu.index not in self._opened:
-            self._opened[gpu.index] = open_device(gpu.index)
+            self._opened[gpu.index] = self._open(gpu.index)
         return self._opened[gpu.index].free_bytes()
 
+    def take(self, number: int) -> "Device":
+        """A GPU, opened, which is the caller's to close."""
+        return self._opened.pop(number, None) or self._open(number)
+
+    def _open(self, number: int) -> "Device":
+        from .cuda.nvidia import open_device
+
+        return open_device(number)
+
     def close(self) -> None:
-        """Let the GPUs go; a program that was made meanwhile keeps its own."""
+        """Close those that nobody took."""
         while self._opened:
             self._opened.popitem()[1].close()
 

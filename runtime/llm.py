@@ -54,12 +54,17 @@ class LLM(Generates, Embeds, Reranks):
         background: for work that nobody waits for: half of the threads, the lowest priority.
         lora: files of LoRA adapters, or (file, scale); a request that doesn't say otherwise gets
             all of them with these scales (1.0). Their names are the files' without ".gguf".
+        device: "cpu"; "cuda", or "cuda:1" for one of several GPUs; "auto" takes a GPU where there
+            is one that holds at least half of the layers.
+        gpu_layers: so many of the last layers run on the GPU, with the output, and the others on
+            the CPU; "all". Default: as many as its memory holds.
         progress: called with (event, done, total) while something takes long: the events
             "wait", "download", "verify", "read" and "lock" count bytes, "compile" counts kernels.
 
     Raises:
         ModelError: no such model, not a sound file, or one that is not run.
         ResourceError: it does not fit into memory; the message says what to change.
+        DeviceError: the GPU that was asked for isn't there, or can't be used.
         InvalidParameterError: an argument is out of its range.
 
     May be used by several threads and event loops at once: all requests run together. Example:
@@ -94,6 +99,8 @@ class LLM(Generates, Embeds, Reranks):
         nice: int | None = None,
         background: bool = False,
         lora: Lora | None = None,
+        device: str = "auto",
+        gpu_layers: int | str | None = None,
         progress: Progress | None = None,
     ) -> None:
         # Seeds are checked first: a model takes long to load for an error after it.
@@ -115,6 +122,8 @@ class LLM(Generates, Embeds, Reranks):
             nice=nice,
             background=background,
             lora=lora,
+            device=device,
+            gpu_layers=gpu_layers,
             progress=progress,
         )
         self.model = str(model)

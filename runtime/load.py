@@ -1,7 +1,7 @@
 """From a model's name to everything that runs it: file, tokenizer, template, sizes, program."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ChatTemplateError, InvalidModelFileError, InvalidParameterError
 from ..models.gguf import GGUFFile
-from ..models.lora import Adapter
 from ..models.weights import Weights
 from .adapter_set import AdapterSet, Lora, read_adapters
+from .building import build
 from .config import EngineConfig
 from .footprint import memory_need
+from .gpus import Gpus
 from .memory import available_memory, describe
 from .params import SamplingParams
 from .sizing import configure
@@ -22,7 +23,7 @@ from .sizing import configure
 if TYPE_CHECKING:
     from ..models.chat import ChatTemplate
     from ..models.tokenizer import Tokenizer
-    from .program import Program
+    from .split import Part
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ class Loaded:
     chat_template_error: ChatTemplateError | None  # the file's own is invalid: chat is refused
     default_params: SamplingParams
     config: EngineConfig
-    program: "Program"
+    program: "Part"
     adapters: AdapterSet
 
     def close(self) -> None:
@@ -73,6 +74,8 @@ def load(
     nice: int | None = None,
     background: bool = False,
     lora: Lora | None = None,
+    device: str = "auto",
+    gpu_layers: int | str | None = None,
     progress: Progress | None = None,
 ) -> Loaded:
     """Load a model; `LLM` documents the arguments and the errors."""
@@ -80,7 +83,7 @@ def load(
 
     source = _template_source(chat_template)
     path = Path(resolve(model, progress=progress))
-    gguf = GGUFFile.open(path)
+    gguf, gpus = GGUFFile.open(path), Gpus()
     try:
         weights = Weights.open(gguf)
         adapters, scales = read_adapters(lora or (), weights)
@@ -99,6 +102,9 @@ def load(
             mlock=mlock,
             nice=nice,
             background=background,
+            device=device,
+            gpu_layers=gpu_layers,
+            gpus=gpus,
             adapter_bytes=sum(adapter.num_bytes for adapter in adapters),
         )
         _tell(path, weights, config)
@@ -107,7 +113,7 @@ def load(
             # The tokenizer is built (about 0.1 s for 150k tokens) while LLVM, which needs no
             # interpreter lock, links the kernels.
             text = pool.submit(_load_text, gguf, source)
-            program = _build(weights, config, adapters, progress)
+            program = build(weights, config, gpus, adapters=adapters, progress=progress)
             try:
                 tokenizer, template, template_error = text.result()
                 _check_vocabulary(path, tokenizer.vocab_size, weights.hyperparameters.vocab_size)
@@ -129,6 +135,8 @@ def load(
     except BaseException:
         gguf.close()
         raise
+    finally:
+        gpus.close()
 
 
 def _tell(path: Path, weights: Weights, config: EngineConfig) -> None:
@@ -166,31 +174,6 @@ def default_params(metadata: Mapping[str, Any]) -> SamplingParams:
         except InvalidParameterError as error:
             logger.warning("the file's %s is ignored: %s", key, error)
     return SamplingParams.from_dict(params)
-
-
-def _build(
-    weights: Weights,
-    config: EngineConfig,
-    adapters: Sequence[Adapter],
-    progress: Progress | None,
-) -> "Program":
-    from .forward import build_program
-
-    program = build_program(
-        weights,
-        num_pages=config.num_pages,
-        num_threads=config.num_threads,
-        max_tokens=config.max_tokens,
-        max_sequences=config.max_sequences,
-        activations=config.activations,
-        cache_type=config.cache_type,
-        deterministic=config.deterministic,
-        context_length=config.max_sequence_length,
-        adapters=adapters,
-        progress=None if progress is None else partial(progress, "compile"),
-    )
-    program.lower_priority(config.nice)
-    return program
 
 
 def _load_text(

@@ -10,6 +10,7 @@ from .cache import CACHE_TYPES, kv_bytes_per_page
 from .config import (
     DEFAULT_CONTEXT_LENGTH,
     DEFAULT_MAX_SEQUENCES,
+    GPU_MAX_SEQUENCES,
     MAX_STEP_TOKENS,
     STEP_TOKENS,
     EngineConfig,
@@ -20,7 +21,9 @@ from .config import (
     num_pages_for,
 )
 from .footprint import arena_bytes, memory_need
+from .gpus import Gpus
 from .memory import RESERVE, MemoryNeed, available_memory, check_memory
+from .placing import Wish, place, read_gpu_layers
 from .threads import default_num_threads
 
 logger = logging.getLogger(__name__)
@@ -50,6 +53,9 @@ def configure(
     mlock: bool = False,
     nice: int | None = None,
     background: bool = False,
+    device: str = "cpu",
+    gpu_layers: int | str | None = None,
+    gpus: Gpus | None = None,
     adapter_bytes: int = 0,
 ) -> EngineConfig:
     """Sizes from the settings, the model and the machine; ResourceError if it does not fit.
@@ -60,8 +66,11 @@ def configure(
 
     An encoder's text runs in one step, which is as long as the context. Such steps hold one text
     each where it must be the same, bit for bit, alone and beside others.
+
+    device, gpu_layers: placing.py; what runs on a GPU is sized by its memory (cuda/sizing.py).
+    gpus: those of the machine; some may be left open.
     """
-    encoder = not weights.architecture.causal
+    encoder, wanted = not weights.architecture.causal, (max_sequences, deterministic)
     if encoder and deterministic:
         max_sequences, deterministic = 1, False
     check_choice("cache_type", cache_type, CACHE_TYPES)
@@ -78,6 +87,38 @@ def configure(
     available = available_memory()
     if num_threads is None:
         num_threads = default_num_threads(background=background)
+    common = EngineConfig(
+        context_length=1,
+        num_threads=num_threads,
+        activations=activations,
+        max_sequences=DEFAULT_MAX_SEQUENCES if max_sequences is None else max_sequences,
+        cache_type=cache_type,
+        deterministic=deterministic,
+        prefix_cache=prefix_cache and not encoder if type(prefix_cache) is bool else prefix_cache,
+        whole_prompts=encoder,
+        mmap=mmap,
+        mlock=mlock,
+        nice=(BACKGROUND_NICE if background else 0) if nice is None else nice,
+        background=background,
+    )
+    if (layers := read_gpu_layers(gpu_layers, device)) != 0 and device != "cpu":
+        wish = Wish(
+            device=device,
+            gpu_layers=layers,
+            settings=replace(
+                common,
+                max_sequences=GPU_MAX_SEQUENCES if wanted[0] is None else wanted[0],
+                deterministic=wanted[1],
+            ),
+            context_length=context_length,
+            kv_tokens=kv_tokens,
+            longest=longest,
+            has_adapters=adapter_bytes > 0,
+        )
+        if (placed := place(weights, gpus or Gpus(), wish)) is not None:
+            if placed.gpu_layers < weights.hyperparameters.num_layers:
+                _check(memory_need(weights, placed), placed, available, kv_tokens, memory_limit)
+            return placed
 
     def sized(
         context_budget: int | None, pool_budget: int | None, step_tokens: int = STEP_TOKENS
@@ -85,25 +126,13 @@ def configure(
         length = choose_context_length(
             context_length, longest, kv_bytes_per_page=page + step_bytes, budget=context_budget
         )
-        config = EngineConfig(
+        config = replace(
+            common,
             context_length=length,
-            num_threads=num_threads,
-            activations=activations,
-            max_sequences=DEFAULT_MAX_SEQUENCES if max_sequences is None else max_sequences,
             kv_tokens=choose_kv_tokens(
                 kv_tokens, length, kv_bytes_per_page=page, budget=pool_budget
             ),
-            cache_type=cache_type,
-            deterministic=deterministic,
-            prefix_cache=prefix_cache and not encoder
-            if type(prefix_cache) is bool
-            else prefix_cache,
             max_tokens=max(step_tokens, length) if encoder else step_tokens,
-            whole_prompts=encoder,
-            mmap=mmap,
-            mlock=mlock,
-            nice=(BACKGROUND_NICE if background else 0) if nice is None else nice,
-            background=background,
         )
         need = memory_need(weights, config)
         return config, replace(need, arena=need.arena + adapter_bytes)
@@ -115,14 +144,7 @@ def configure(
     config, need = first = sized(half, quarter)
     if not encoder and half is not None and quarter is not None and room.comfortable(need) < 0:
         config, need = _fitted(first, room, sized, page, half, quarter)
-    check_memory(
-        need,
-        available,
-        setting="context_length" if kv_tokens is None else "kv_tokens",
-        num_tokens=config.context_length if kv_tokens is None else config.kv_tokens,
-        advice=' or cache_type="q8_0"' if cache_type == "f16" else "",
-        limit=memory_limit,
-    )
+    _check(need, config, available, kv_tokens, memory_limit)
     if context_length is None and config.context_length < (
         usual := min(longest, DEFAULT_CONTEXT_LENGTH)
     ):
@@ -132,6 +154,25 @@ def configure(
             usual,
         )
     return config
+
+
+def _check(
+    need: MemoryNeed,
+    config: EngineConfig,
+    available: int | None,
+    kv_tokens: int | None,
+    limit: int | None,
+) -> None:
+    """ResourceError if it does not fit into the machine's memory."""
+    by_context = kv_tokens is None
+    check_memory(
+        need,
+        available,
+        setting="context_length" if by_context else "kv_tokens",
+        num_tokens=config.context_length if by_context else config.kv_tokens,
+        advice=' or cache_type="q8_0"' if config.cache_type == "f16" else "",
+        limit=limit,
+    )
 
 
 class _Room:

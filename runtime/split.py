@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from ..models.architecture import Hyperparameters
 from .batch import Batch, Logits, Runs
+from .candidates import CandidateRows
 
 
 class Part(Runs, Protocol):
@@ -25,7 +26,9 @@ class Part(Runs, Protocol):
         """The share of all steps' time that threads waited for the last."""
         ...
 
-    def run_hidden(self, batch: Batch, states: NDArray[np.float32]) -> NDArray[np.float32]:
+    def run_hidden(
+        self, batch: Batch, states: NDArray[np.float32]
+    ) -> NDArray[np.float32] | CandidateRows:
         """`run` from the states that the layers before gave; asked of the second part only."""
         ...
 
@@ -66,8 +69,9 @@ class SplitProgram:
         self.num_pages, self.causal = second.num_pages, second.causal
         self.max_tokens = min(first.max_tokens, second.max_tokens)
         self.max_logits = second.max_logits
+        self.gives_candidates = getattr(second, "gives_candidates", False)
 
-    def run(self, batch: Batch) -> NDArray[np.float32]:
+    def run(self, batch: Batch) -> NDArray[np.float32] | CandidateRows:
         """As Program.run."""
         hidden = (replace(segment, logits=Logits.HIDDEN) for segment in batch.segments)
         self.first.run(Batch(tuple(hidden)))

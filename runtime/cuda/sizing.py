@@ -14,6 +14,7 @@ from ..batch import PAGE_SIZE
 from ..cache import kv_bytes_per_page
 from ..config import (
     DEFAULT_CONTEXT_LENGTH,
+    GPU_STEP_TOKENS,
     MIN_KV_TOKENS,
     STEP_TOKENS,
     EngineConfig,
@@ -22,9 +23,8 @@ from ..config import (
 )
 from ..memory import megabytes
 from ..split import can_split, nearest_cut
-from .forms import Forms, choose_forms, forms_bytes, planes_bytes
+from .forms import choose_forms, forms_bytes, planes_bytes
 from .need import arena_bytes
-from .support import LARGEST_STEP
 
 if TYPE_CHECKING:
     from .driver import DeviceInfo
@@ -33,10 +33,6 @@ logger = logging.getLogger(__name__)
 
 RESERVE = 512 << 20
 RESERVE_SHARE = 20  # a twentieth
-# A step of 64 sequences takes little longer than one of 32, as weights are read once for all of
-# them; more would have a long wait for each token, and pages for all.
-MAX_SEQUENCES = 64
-GPU_STEP_TOKENS = 2048  # prompts are read by large products
 SMALL_STEPS = (1024, 512)  # where memory is short
 # A context is not made shorter than this only to have more layers on the GPU.
 COMFORTABLE_CONTEXT = 2048
@@ -76,8 +72,10 @@ class GpuSizing:
         kv_tokens: int | None,
         longest: int,
         settings: EngineConfig,
+        step_tokens: int | None = None,
     ) -> None:
-        self._weights, self._gpu, self._free = weights, gpu, free_bytes
+        self._weights, self._gpu, self.free = weights, gpu, free_bytes
+        self._step_tokens = step_tokens
         self._settings, self._longest = settings, longest
         self._context_length, self._kv_tokens = context_length, kv_tokens
         self._num_layers = weights.hyperparameters.num_layers
@@ -149,7 +147,7 @@ class GpuSizing:
             f"device='{config.device}': the weights{layers} take {megabytes(fit.weights)}, "
             f"{setting}={value} needs {megabytes(fit.kv)} for the KV cache and "
             f"{megabytes(fit.arena)} are for activations, but {self._gpu.name} has only "
-            f"{megabytes(self._free)} of memory free ({megabytes(self._free - self.room)} stay "
+            f"{megabytes(self.free)} of memory free ({megabytes(self.free - self.room)} stay "
             f"free): {', '.join(ways)}, or device='cpu'"
         )
 
@@ -180,15 +178,8 @@ class GpuSizing:
         for context, step in self._sizes():
             fit = self._sized(count, context, step)
             if fit.total <= self.room:
-                return self._longer(fit, context)
+                return fit
         return None
-
-    def _longer(self, fit: Fit, context: int) -> Fit:
-        """With a context between those that were tried: there is room for it."""
-        usual = min(self._longest, DEFAULT_CONTEXT_LENGTH)
-        if self._context_length is not None or context >= usual or self._kv_tokens is not None:
-            return fit
-        return fit
 
     def _sizes(self) -> Iterator[tuple[int, int]]:
         """(context, tokens of a step): shorter contexts before smaller steps."""
@@ -198,7 +189,8 @@ class GpuSizing:
         contexts = [first]
         while self._context_length is None and contexts[-1] // 2 >= COMFORTABLE_CONTEXT:
             contexts.append(contexts[-1] // 2)
-        for step in (GPU_STEP_TOKENS, *SMALL_STEPS):
+        steps = (GPU_STEP_TOKENS, *SMALL_STEPS)
+        for step in steps if self._step_tokens is None else (self._step_tokens,):
             for context in contexts:
                 yield context, step
 
@@ -207,10 +199,10 @@ class GpuSizing:
 
     def _sized(self, count: int, context: int, step: int) -> Fit:
         layers, whole = self._layers(count), count == self._num_layers
-        if not whole:  # the CPU's layers are what takes long: its own step
-            step = STEP_TOKENS
+        if not whole and self._step_tokens is None:
+            step = STEP_TOKENS  # the CPU's: its layers are what takes long
         if self._settings.whole_prompts:
-            step = min(max(step, context), LARGEST_STEP)
+            step = max(step, context)
         kv_tokens = max(context, MIN_KV_TOKENS) if self._kv_tokens is None else self._kv_tokens
         config = replace(
             self._settings,
@@ -240,8 +232,3 @@ class GpuSizing:
                 exact=self._exact,
             )
         return self._arenas[key]
-
-
-def forms_of(config: EngineConfig) -> Forms:
-    """The forms that a configuration has; planes only if nothing was said."""
-    return config.gpu_forms or Forms()

@@ -1,8 +1,7 @@
 """What isn't run on a GPU, in one place: it is refused by name before anything is loaded."""
 
 from ...models.weights import Weights
-
-LARGEST_STEP = 2048  # tokens: what kernels are made for
+from ..config import GPU_STEP_TOKENS
 
 
 def not_run(
@@ -11,7 +10,7 @@ def not_run(
     cache_type: str,
     deterministic: bool,
     has_adapters: bool,
-    context_length: int | None,
+    context_length: int,
 ) -> str | None:
     """The setting that a GPU can't keep, and what to do instead; None: there is none."""
     if deterministic:
@@ -21,9 +20,9 @@ def not_run(
         return "cache_type='q8_0' is not run on a GPU: pass cache_type='f16', or device='cpu'"
     if has_adapters:
         return "LoRA adapters are not run on a GPU: leave them out, or pass device='cpu'"
-    if not weights.architecture.causal and (context_length or 0) > LARGEST_STEP:
+    if not weights.architecture.causal and context_length > GPU_STEP_TOKENS:
         return (
             f"context_length={context_length}: an encoder's text runs in one step, which has at "
-            f"most {LARGEST_STEP} tokens on a GPU: pass a smaller one, or device='cpu'"
+            f"most {GPU_STEP_TOKENS} tokens on a GPU: pass a smaller one, or device='cpu'"
         )
     return None

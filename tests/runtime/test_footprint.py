@@ -158,7 +158,7 @@ def test_kv_gives_way_to_the_weights(
     page = kv_bytes_per_page(weights.hyperparameters)
     mapped = 1 << 30
     monkeypatch.setattr(weights.gguf, "num_bytes", mapped)
-    monkeypatch.setattr(footprint, "streamed_bytes", lambda _: mapped)
+    monkeypatch.setattr(footprint, "streamed_bytes", lambda *_: mapped)
     available = 0
     monkeypatch.setattr(sizing, "available_memory", lambda: available)
     arena = [
