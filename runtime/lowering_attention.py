@@ -224,7 +224,7 @@ class AttentionLowering:
             stride=4 * q_columns if b.lanes else b.stride(places.q_width),
             out=self._partial,
             split_stride=split_stride(b.capacity, numbers),
-            **b.beside_rows(self._attended),
+            **b.beside_rows(self._attended, self._sinks(layer)),
             **fields,
         )
         if not b.lanes:
@@ -277,10 +277,9 @@ class AttentionLowering:
             "num_packed" if b.lanes else "num_tokens",
             partial=self._partial,
             split_stride=split_stride(b.capacity, numbers),
-            **b.beside_rows(self._attended),
+            **{"sinks": self._sinks(layer), **b.beside_rows(self._attended, self._sinks(layer))},
             num_heads=numbers.num_heads,
             head_dim=numbers.value_dim,
-            sinks=self._sinks(layer),
             **self._seen(layer),
             **target,
         )

@@ -114,7 +114,7 @@ class Builder:
         attended = self.buffer(max(n.num_heads * n.value_dim for n in layers))
         return partial, attended, self.buffer(max(n.num_heads * n.key_dim for n in layers))
 
-    def beside_rows(self, attended: int) -> dict[str, Any]:
+    def beside_rows(self, attended: int, sinks: int) -> dict[str, Any]:
         """Fields that attention in rows has beside those of all layouts."""
         return {}
 

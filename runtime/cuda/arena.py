@@ -73,7 +73,8 @@ class DeviceArena(Arena):
 class DeviceActivations:
     """A matmul's input on a GPU, in the forms that the modes read (kernels/cuda/quantize.py).
 
-    routed: experts read it, as bytes in every mode. mixed: float16 matrices read it, too.
+    routed: experts read it, as bytes in every mode. mixed: matrices without tiles read it, too,
+    so that it is float16 in steps for tiles as well.
     """
 
     columns: int

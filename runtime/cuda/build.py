@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ...errors import InvalidParameterError
@@ -94,12 +95,12 @@ def build_program(
             used=numbers.experts.used if numbers.experts is not None else 1,
             scratch=scratch,
         )
-        names = kernels_of(planner, body, tails, modes, max_tokens, max_logits)
-        device.load(names, None if progress is None else lambda d, t: progress("compile", d, t))
-        upload = None if progress is None else lambda d, t: progress("upload", d, t)
-        matrices.make_forms(every, upload)
+        uploaded = None if progress is None else partial(progress, "upload")
+        matrices.make_forms(every, uploaded)
         body = [matrices.complete(op) for op in body]
         tails = [[matrices.complete(op) for op in tail] for tail in tails]
+        compiled = None if progress is None else partial(progress, "compile")
+        device.load(kernels_of(planner, body, tails, modes, max_tokens, max_logits), compiled)
         width = num_pages_for(longest)
         rows = 2 * max_tokens if causal else max_tokens
         tables = PageTables(

@@ -107,9 +107,9 @@ class DeviceLowering(Lowering):
         attended = self.buffer(max(n.num_heads * n.value_dim for n in layers))
         return self._device_arena.allocate(max(sizes)), attended, 0
 
-    def beside_rows(self, attended: int) -> dict[str, Any]:
-        """Where attention puts float32 results."""
-        return {"attended": attended}
+    def beside_rows(self, attended: int, sinks: int) -> dict[str, Any]:
+        """Where attention puts float32 results, and the sinks: it may be whole by itself."""
+        return {"attended": attended, "sinks": sinks}
 
     def order(self, name: str, source_columns: int) -> int:
         """FLOAT where the device has a matrix of floats."""
@@ -122,7 +122,9 @@ class DeviceLowering(Lowering):
         infos = [self.matrix(name) for name in consumers]
         kinds = {self.matrices.kind(info) for info in infos}
         routed = any("_exps" in info.name for info in infos)
-        key = (columns, *sorted(kinds), tag, tokens, routed, orders)
+        # In steps for tiles cuBLAS reads the others.
+        mixed = "half" in kinds or not all(map(self.matrices.has_tiles, infos))
+        key = (columns, *sorted(kinds), tag, tokens, routed, mixed, orders)
         made: dict[Any, Any] = self._inputs
         if key not in made:
             made[key] = DeviceActivations.make(
@@ -130,7 +132,7 @@ class DeviceLowering(Lowering):
                 tokens or self.capacity,
                 columns,
                 quantized="bytes" in kinds,
-                half="half" in kinds,
+                half=mixed,
                 plain=bool(kinds & {"single", "half"}) or bool(orders & FLOAT),
                 routed=routed,
             )

@@ -35,7 +35,7 @@ def arena_bytes(
         arena,
         DeviceKVCache(numbers, 0, "f16", DeviceArena(None), None),
         DeviceRopes(arena, _FEW_POSITIONS),
-        DeviceWeights(None, matrices, Forms(), exact=exact),
+        DeviceWeights(None, matrices, Forms(), exact=exact, staging=0),
         0,
         exact=exact,
         capacity=max_tokens,

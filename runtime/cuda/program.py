@@ -54,7 +54,8 @@ class DeviceProgram:
         step_base: where a step's arrays lie. states: the hidden states of the layers before, if the
             first is not among its own, else 0.
         max_tokens: of a step. max_singles: of them single ones whose attention is in pieces, so
-            that singles times pieces are at most max_pieces. max_logits: rows of logits. num_heads: of queries, and of keys.
+            that singles times pieces are at most max_pieces. max_logits: rows of logits.
+        num_heads: of queries, and of keys.
         owned: closing the program closes the device.
     """
 

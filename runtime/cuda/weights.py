@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from ...quant import format_of
-from ...quant.cuda.planes import FLOATS, PLANES, restore, row_bytes
-from ...quant.cuda.tiles import NATIVE, ROWS, num_tiles, tile, tile_bytes
+from ...quant.cuda.planes import FLOATS, PLANES, row_bytes
+from ...quant.cuda.tiles import TILES, num_tiles, tile_bytes
 from ..kernels.cuda.launch import Matrix
 from ..kernels.cuda.launches.dequantize import dequantize
 from ..kernels.cuda.launches.regroup import regroup
@@ -54,6 +54,10 @@ class DeviceWeights:
         """What a matrix is multiplied with: bytes with scales, float16 or float32."""
         name = self.format(info)
         return "single" if name == "f32" else "half" if name in FLOATS else "bytes"
+
+    def has_tiles(self, info: "TensorInfo") -> bool:
+        """Whether there are tiles of its format."""
+        return self.format(info) in TILES
 
     def format(self, info: "TensorInfo") -> str:
         """The format in which it lies on the device."""
@@ -122,9 +126,8 @@ class DeviceWeights:
             self._device.synchronize()
 
     def _with_forms(self, matrix: Matrix) -> Matrix:
-
         tiles = half = 0
-        if self._forms.tiles:
+        if self._forms.tiles and matrix.format in TILES:
             tiles = self._make_tiles(matrix)
         if self._forms.half:
             half = self._arena.allocate(2 * matrix.rows * matrix.columns)
@@ -135,23 +138,12 @@ class DeviceWeights:
         return replace(matrix, tiles=tiles, half=half)
 
     def _make_tiles(self, matrix: Matrix) -> int:
-        """From planes; on the host where the device has no kernel for it."""
         name, rows, columns = matrix.format, matrix.rows, matrix.columns
         address = self._arena.allocate(num_tiles(rows) * tile_bytes(name, columns))
-        if self._device is None:
-            return address
-        width = row_bytes(name, columns)
-        if name in NATIVE:
-            work = make_tiles(name, matrix.planes, width, rows, columns, address)
+        if self._device is not None:
+            work = make_tiles(name, matrix.planes, address, rows, columns)
             self._device.load([work.kernel])
             self._device.run([work])
-            return address
-        step = max(ROWS, SLICE_BYTES // width // ROWS * ROWS)
-        for first in range(0, rows, step):
-            count = min(step, rows - first)
-            raw = self._device.read(matrix.planes + first * width, count * width)
-            made = tile(name, restore(name, raw.reshape(count, width), columns), columns)
-            self._device.write(address + first // ROWS * tile_bytes(name, columns), made)
         return address
 
     def complete(self, op: "Op") -> "Op":

@@ -80,8 +80,8 @@ ROUTE = _offsets(
     "expert_scale lanes out_experts out_weights slots active cells",
 )
 # A matmul of each chosen expert's own matrix. `divide`: a pair's row of the input is its number
-# over this (its token, or itself). `by_pair`: in lanes, results go to rows of pairs. `used`: experts
-# a token (for GPUs).
+# over this (its token, or itself). `by_pair`: in lanes, results go to rows of pairs. `used`: how
+# many experts a token has (for GPUs).
 EXPERTS = _offsets(
     "Experts",
     _OP + "weight row_bytes num_rows columns chunk q q_stride scale scale_stride sums out "

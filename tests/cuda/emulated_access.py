@@ -1,5 +1,6 @@
 """Twins of the words that read and write memory, and of the tensor cores."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np

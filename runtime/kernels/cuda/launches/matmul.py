@@ -29,7 +29,7 @@ def matmul_rows(fields: Sequence[Fields], shape: StepShape, scratch: int) -> lis
         return [work for f in fields for work in _half(f, shape, scratch)]
     if shape.mode is Mode.INT8:
         return _own(fields, tokens)
-    if shape.mode is Mode.TILES:
+    if shape.mode is Mode.TILES and matrix.tiles:
         parts, ending = _parts(fields), _ending(first)
         groups = [parts[at : at + MAX_PARTS] for at in range(0, len(parts), MAX_PARTS)]
         return [tiles(group, first, tokens, *ending) for group in groups]
