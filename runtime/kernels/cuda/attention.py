@@ -15,8 +15,6 @@ from ....quant.cuda.memory import (
     load_f32,
     load_f32x4,
     load_i32,
-    load_i32x2,
-    load_i32x4,
     load_i64,
     load_shared_i32x4,
     shared,
@@ -53,9 +51,9 @@ from ....quant.cuda.simt import (
     wait_for_inputs,
     zero,
 )
-from ..records import PAGE
-from . import attention_float
 from .attention_ending import make_ending, part_of, put_empty
+from .attention_float import make_exact
+from .kv_types import KV_TYPES, KvType, section_bytes
 from .launches.attention import CHUNK, QUERIES, WIDTH
 from .scores import LOW, bend, halves, seen_by
 
@@ -70,8 +68,9 @@ def _pair_up(v, w):
     return permute_bytes(v, w, i32(0x5410)), permute_bytes(v, w, i32(0x7632))
 
 
-def make_decode(key_room: int, value_room: int) -> Kernel:
-    """For a float16 cache with heads of so many columns."""
+def _make(kv_type: KvType, key_room: int, value_room: int) -> Kernel:
+    """For heads of so many columns, filled up to 32s."""
+    eight, four, values_at = kv_type.eight, kv_type.four, section_bytes(kv_type, key_room)
     parts = key_room // 32
     slices = -(-value_room // WIDTH)  # of V's columns
     width = -(-value_room // (32 * slices)) * 32
@@ -80,7 +79,6 @@ def make_decode(key_room: int, value_room: int) -> Kernel:
     wide, narrow = width // 64, width % 64 // 32  # V's columns by 64 and by 32
     uneven = columns > value_room
     tiles, at_once = width // 8, min(parts, _AT_ONCE)
-    values_at = PAGE * key_room * 2
     k_kind, v_kind, o_kind = f"i32x{8 * at_once}", f"i32x{width // 4}", f"f32x{4 * tiles}"
     zero_k, put_k, take_k = zero(k_kind), put_part(k_kind, 4), take(k_kind, 4)
     zero_v, put_v4, put_v2, put_v1 = (
@@ -109,18 +107,19 @@ def make_decode(key_room: int, value_room: int) -> Kernel:
             store_shared_i32x4(to + 512, make_i32x4(high, low, high2, low2))
 
     @inline
-    def multiply_keys(at):
-        """Scores of 16 positions: of the eight whose K begins at `at`, and the eight behind."""
+    def multiply_keys(keys, slot):
+        """Scores of 16 positions from a slot on: of the first eight, and of the others."""
         lane = thread() % 32
-        at += lane // 4 * key_room * 2 + lane % 4 * 16
+        slot, column = slot + lane // 4, lane % 4 * 8
         first, second = _zero4(), _zero4()
         sync_warp()  # keeps the queries in shared memory: there is no room in registers
         for begin in range(0, parts, at_once):
             k = zero_k()
             for j in range(at_once):
                 if begin + j < parts:
-                    k = put_k(k, 2 * j, load_i32x4(at + (begin + j) * 64))
-                    k = put_k(k, 2 * j + 1, load_i32x4(at + (begin + j) * 64 + 16 * key_room))
+                    i = column + (begin + j) * 32
+                    k = put_k(k, 2 * j, eight(keys, slot, key_room, i, True))
+                    k = put_k(k, 2 * j + 1, eight(keys, slot + 8, key_room, i, True))
             for j in range(at_once):
                 if begin + j < parts:
                     for s in range(2):
@@ -130,24 +129,24 @@ def make_decode(key_room: int, value_room: int) -> Kernel:
         return first, second
 
     @inline
-    def load_values(at, column):
+    def load_values(values, slot, column):
         """Rows 2t, 2t + 1, 8 + 2t, 9 + 2t of 16 positions' V: a thread's part of 64 columns."""
         lane, v = thread() % 32, zero_v()
-        at += lane % 4 * value_room * 4
+        slot += lane % 4 * 2
         for j in range(wide):
             begin = column + 64 * j + lane // 4 * 8
             if uneven and begin >= value_room:
                 begin = 0
             for r in range(4):
-                row = (r & 1) + (r & 2) * 4
-                v = put_v4(v, 4 * j + r, load_i32x4(at + row * value_room * 2 + begin * 2))
+                row = slot + (r & 1) + (r & 2) * 4
+                v = put_v4(v, 4 * j + r, eight(values, row, value_room, begin, False))
         if narrow:
             begin = column + 64 * wide + lane // 4 * 4
             if uneven and begin >= value_room:
                 begin = 0
             for r in range(4):
-                row = (r & 1) + (r & 2) * 4
-                v = put_v2(v, 8 * wide + r, load_i32x2(at + row * value_room * 2 + begin * 2))
+                row = slot + (r & 1) + (r & 2) * 4
+                v = put_v2(v, 8 * wide + r, four(values, row, value_room, begin, False))
         return v
 
     @inline
@@ -248,8 +247,8 @@ def make_decode(key_room: int, value_room: int) -> Kernel:
                 slot = (chunk & 1) * CHUNK
                 if chunk + groups < end:
                     number = i64(load_i32(table + ((chunk + groups) >> 1) * 4))
-                v = load_values(at + values_at + slot * value_room * 2, column)
-                s, r = multiply_keys(at + slot * key_room * 2)
+                v = load_values(at + values_at, slot, column)
+                s, r = multiply_keys(at, slot)
                 at = lane % 4 * 2  # the place of the thread's first score
                 far = f32_of(at + chunk * CHUNK - position)
                 w = bend(s[0] + s[2], cap, slope, far)
@@ -286,14 +285,12 @@ def make_decode(key_room: int, value_room: int) -> Kernel:
     return decode
 
 
-_MAKERS = {"f16": make_decode, "f32": attention_float.make_decode}
-
-
 def __getattr__(name: str) -> Any:
     """A kernel decode_TYPE_KEYS_VALUES, made when it is asked for."""
-    word, _, rest = name.partition("_")
-    if word != "decode":
+    if not name.startswith("decode_"):
         raise AttributeError(name)
-    kv_type, key_room, value_room = rest.split("_")
-    globals()[name] = made = _MAKERS[kv_type](int(key_room), int(value_room))
+    kv_type, key_room, value_room = name.removeprefix("decode_").rsplit("_", 2)
+    sizes = int(key_room), int(value_room)
+    made = make_exact(*sizes) if kv_type == "f32" else _make(KV_TYPES[kv_type], *sizes)
+    globals()[name] = made
     return made

@@ -41,7 +41,7 @@ from .scores import LOW, bend, seen_by
 _zero4 = zero("f32x4")
 
 
-def make_decode(key_room: int, value_room: int) -> Kernel:
+def make_exact(key_room: int, value_room: int) -> Kernel:
     """For heads of so many columns."""
     warps = 4 if value_room <= 384 else 2  # whose results fit into shared memory
     threads, key_parts, value_parts = 32 * warps, -(-key_room // 128), -(-value_room // 128)

@@ -52,6 +52,7 @@ from ....quant.cuda.simt import (
     zero,
 )
 from ..records import PAGE
+from .kv_types import KV_TYPES, section_bytes
 from .launches.attention import stage_of
 from .scores import LOG2E, LOW, bend, seen_by
 
@@ -74,8 +75,10 @@ def _over_row(v):
     return maximum(v, shuffle_xor_f32(v, 2))
 
 
-def make_tiles(key_room: int, value_room: int) -> Kernel:
-    """For a float16 cache with heads of so many columns."""
+def _make(name: str, key_room: int, value_room: int) -> Kernel:
+    """For a type of cache, and heads of so many columns, filled up to 32s."""
+    kv_type, in_halves = KV_TYPES[name], name == "f16"
+    eight, section = kv_type.eight, section_bytes(kv_type, key_room)
     stage = stage_of(key_room, value_room)  # positions at once
     key_pitch, value_pitch = 2 * key_room + 16, 2 * value_room + 16
     values_at, stage_bytes = stage * key_pitch, stage * (key_pitch + value_pitch)
@@ -87,8 +90,17 @@ def make_tiles(key_room: int, value_room: int) -> Kernel:
     buffers = shared(2 * stage_bytes)
 
     @inline
+    def widen_rows(source, slot, to, room, paired):
+        """Rows of `room` values from a slot on, as float16, to shared memory."""
+        each, count = room // 8, stage * room // 8
+        for i in range(thread(), count, _THREADS):
+            row = i // each
+            v = eight(source, slot + row, room, (i - row * each) * 8, paired)
+            store_shared_i32x4(to + 16 * (i + row), v)
+
+    @inline
     def copy_rows(source, to, room):
-        """Rows of `room` float16 to shared memory, 16 bytes a time."""
+        """The same of rows that are float16, 16 bytes a time."""
         each, count = room // 8, stage * room // 8
         first = thread() + thread() // each
         for i in range(0, count, _THREADS):
@@ -101,9 +113,12 @@ def make_tiles(key_room: int, value_room: int) -> Kernel:
     @inline
     def fetch(page, slot, to):
         """K and V of the positions from `slot` of a page on."""
-        copy_rows(page + slot * key_room * 2, to, key_room)
-        values = page + PAGE * key_room * 2 + slot * value_room * 2
-        copy_rows(values, to + values_at, value_room)
+        if in_halves:
+            copy_rows(page + slot * key_room * 2, to, key_room)
+            copy_rows(page + section + slot * value_room * 2, to + values_at, value_room)
+        else:
+            widen_rows(page, slot, to, key_room, True)
+            widen_rows(page + section, slot, to + values_at, value_room, False)
 
     @inline
     def clear_values(values, first):
@@ -292,14 +307,10 @@ def make_tiles(key_room: int, value_room: int) -> Kernel:
     return tiles
 
 
-_MAKERS = {"f16": make_tiles}
-
-
 def __getattr__(name: str) -> Any:
     """A kernel tiles_TYPE_KEYS_VALUES, made when it is asked for."""
-    word, _, rest = name.partition("_")
-    if word != "tiles":
+    if not name.startswith("tiles_"):
         raise AttributeError(name)
-    kv_type, key_room, value_room = rest.split("_")
-    globals()[name] = made = _MAKERS[kv_type](int(key_room), int(value_room))
+    kv_type, key_room, value_room = name.removeprefix("tiles_").rsplit("_", 2)
+    globals()[name] = made = _make(kv_type, int(key_room), int(value_room))
     return made

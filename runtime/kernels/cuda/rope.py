@@ -1,8 +1,8 @@
 """Rotary positions, the q/k norms before them, and the new keys and values into their pages.
 
 A warp works on a head of a token: first the query heads, then K, then V. Its threads hold the pairs
-that rotate together; what isn't rotated comes after. What the fields mean says cpu/rope.py; a page
-is [kv head][K: 32 x key_dim, V: 32 x value_dim], both filled up with zeros to a multiple of 32.
+that rotate together; what isn't rotated comes after. What the fields mean says cpu/rope.py, how K
+and V lie in pages kv_types.py.
 """
 
 from typing import Any
@@ -12,7 +12,6 @@ from ....quant.cuda.memory import (
     load_f32x4,
     load_i32,
     load_i64,
-    store_f16,
     store_f32,
 )
 from ....quant.cuda.simt import (
@@ -31,6 +30,7 @@ from ....quant.cuda.simt import (
     warp_sum,
 )
 from ..records import NORM_LAYER, NORM_NONE, NORM_RMS, PAGE, ROPE_NEOX, ROPE_NONE
+from .kv_types import KV_TYPES, KvType
 from .launches.rope import HEADS
 
 
@@ -78,15 +78,12 @@ def _normed(v, i, mean, inverse, norm, bias):
     return v
 
 
-def _make(size: int, store: Any) -> Any:
-    """For caches whose values take `size` bytes and are written by `store`."""
+def _make(kv_type: KvType) -> Any:
+    """For one type of cache. `page`: 0, or K's or V's place in it."""
+    put, seal, unit = kv_type.put, kv_type.seal, kv_type.unit
 
     @inline
-    def put(page, i, v):
-        store(page + size * i, v)
-
-    @inline
-    def turn(x, rest, start, norm, bias, mean, inverse, kind, half, cos, factor, page):
+    def turn(x, rest, start, norm, bias, mean, inverse, kind, half, cos, factor, page, slot, room):
         """Norm and rotate the pairs of this thread; to the page, or (0) in place."""
         for first in range(thread() % 32, half, 64):
             second = first + 32  # both pairs are loaded before one is stored
@@ -107,8 +104,8 @@ def _make(size: int, store: Any) -> Any:
             a = _normed(a, low, mean, inverse, norm, bias) * factor
             b = _normed(b, low + step, mean, inverse, norm, bias) * factor
             if page != 0:
-                put(page, low, a * c - b * s)
-                put(page, low + step, a * s + b * c)
+                put(page, slot, room, low, a * c - b * s)
+                put(page, slot, room, low + step, a * s + b * c)
             else:
                 store_f32(x + 4 * low, a * c - b * s)
                 store_f32(x + 4 * (low + step), a * s + b * c)
@@ -116,14 +113,14 @@ def _make(size: int, store: Any) -> Any:
                 d = _normed(d, high, mean, inverse, norm, bias) * factor
                 e = _normed(e, high + step, mean, inverse, norm, bias) * factor
                 if page != 0:
-                    put(page, high, d * f - e * g)
-                    put(page, high + step, d * g + e * f)
+                    put(page, slot, room, high, d * f - e * g)
+                    put(page, slot, room, high + step, d * g + e * f)
                 else:
                     store_f32(x + 4 * high, d * f - e * g)
                     store_f32(x + 4 * (high + step), d * g + e * f)
 
     @inline
-    def keep(x, rest, start, norm, bias, mean, inverse, begin, end, factor, page):
+    def keep(x, rest, start, norm, bias, mean, inverse, begin, end, factor, page, slot, room):
         """The same for elements begin..end-1, which don't rotate."""
         for first in range(begin + thread() % 32, end, 128):
             v = make_f32x4(
@@ -137,14 +134,14 @@ def _make(size: int, store: Any) -> Any:
                 if i < end:
                     y = _normed(v[k], i, mean, inverse, norm, bias) * factor
                     if page != 0:
-                        put(page, i, y)
+                        put(page, slot, room, i, y)
                     else:
                         store_f32(x + 4 * i, y)
 
     @inline
-    def clear(page, begin, end):
-        for i in range(begin + thread() % 32, end, 32):
-            put(page, i, f32_of(0))
+    def clear(page, slot, room, begin):
+        for i in range(begin + thread() % 32, room, 32):
+            put(page, slot, room, i, f32_of(0))
 
     @kernel(block=32 * HEADS)
     def rope(
@@ -159,12 +156,12 @@ def _make(size: int, store: Any) -> Any:
         wait_for_inputs()
         if head < heads + 2 * kv_heads:
             position = i64(load_i32(positions + 4 * token))
-            is_query, is_key, page, slot = head < heads, head < heads + kv_heads, 0, 0
+            is_query, is_key = head < heads, head < heads + kv_heads
+            page, slot = 0, position % PAGE
             if not is_query:
                 head -= heads if is_key else heads + kv_heads
                 number = i64(load_i32(load_i64(tables + 8 * token) + 4 * (position // PAGE)))
                 page = kv + number * page_bytes + head * head_bytes
-                slot = position % PAGE
             if is_key:
                 x, rest, factor = q + token * stride + head * key_dim * 4, 0, f32_of(1)
                 norm, bias = q_norm, q_bias
@@ -175,10 +172,9 @@ def _make(size: int, store: Any) -> Any:
                 else:
                     x = k + token * kv_stride + head * k_step
                     norm, bias = k_norm, k_bias
-                    page += slot * key_room * size
                     if shared_part != 0:
                         rest = shared_part + token * shared_stride
-                    clear(page, key_dim, key_room)
+                    clear(page, slot, key_room, key_dim)
                 mean, inverse = f32_of(0), f32_of(1)
                 if norm != 0:
                     norm += head * norm_step
@@ -189,19 +185,35 @@ def _make(size: int, store: Any) -> Any:
                 if kind != ROPE_NONE:
                     begin, end = offset, offset + 2 * half
                     cos = table + position * half * 8
-                    turn(x, rest, offset, norm, bias, mean, inverse, kind, half, cos, factor, page)
-                keep(x, rest, offset, norm, bias, mean, inverse, 0, begin, factor, page)
-                keep(x, rest, offset, norm, bias, mean, inverse, end, key_dim, factor, page)
+                    turn(
+                        x, rest, offset, norm, bias, mean, inverse, kind, half, cos, factor,
+                        page, slot, key_room,
+                    )  # fmt: skip
+                keep(
+                    x, rest, offset, norm, bias, mean, inverse, 0, begin, factor,
+                    page, slot, key_room,
+                )  # fmt: skip
+                keep(
+                    x, rest, offset, norm, bias, mean, inverse, end, key_dim, factor,
+                    page, slot, key_room,
+                )  # fmt: skip
+                if page != 0:
+                    seal(page, slot, key_room, True)
             else:
                 x = v + token * kv_stride + head * v_step
-                page += PAGE * key_room * size + slot * value_room * size
+                page += key_room * unit  # behind K
                 factor = f32_of(1)
                 if v_norm != 0:
                     _, factor = _moments(x, 0, 0, value_dim, NORM_RMS, eps)
-                keep(x, 0, 0, 0, 0, f32_of(0), f32_of(1), 0, value_dim, factor, page)
-                clear(page, value_dim, value_room)
+                keep(
+                    x, 0, 0, 0, 0, f32_of(0), f32_of(1), 0, value_dim, factor,
+                    page, slot, value_room,
+                )  # fmt: skip
+                clear(page, slot, value_room, value_dim)
+                seal(page, slot, value_room, False)
 
     return rope
 
 
-rope_f16, rope_f32 = _make(2, store_f16), _make(4, store_f32)
+for _name, _type in KV_TYPES.items():
+    globals()[f"rope_{_name}"] = _make(_type)
