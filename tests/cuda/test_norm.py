@@ -9,7 +9,7 @@ from llamba.runtime.kernels.cuda.launch import Fields, Launch, Mode, StepAddress
 from llamba.runtime.kernels.cuda.launches.norm import norm_add_rows, norm_rows
 from llamba.runtime.kernels.records import NORM_LAYER, NORM_NONE, NORM_RMS
 
-COLUMNS = [32, 96, 2048, 2080]
+COLUMNS = [32, 96, 2080, 4128, 8224]
 KINDS = [NORM_RMS, NORM_LAYER, NORM_NONE]
 EPS = 1e-5
 
