@@ -58,13 +58,17 @@ def gpu_key(architecture: int) -> str:
 
     The sources decide: PTX that was made elsewhere is run by machines that can't compile it.
     """
-    quant, kernels = _PACKAGE / "quant", _PACKAGE / "runtime" / "kernels"
-    files = [quant / name for name in ("kernel_workers.py", "compiler.py", *_TABLES)]
-    files += [*sources(quant / "cuda"), *sources(quant / "cpu"), kernels / "records.py"]
-    files += [*sources(kernels / "cuda"), *sources(kernels / "cuda" / "launches")]
-    digest = hashed(files)
+    digest = hashed(gpu_sources())
     digest.update(f"cuda {architecture}".encode())
     return digest.hexdigest()[:_KEY_LEN]
+
+
+def gpu_sources() -> list[Path]:
+    """The files that PTX depends on; kernels share constants with the modules that launch them."""
+    quant, kernels = _PACKAGE / "quant", _PACKAGE / "runtime" / "kernels"
+    files = [quant / name for name in ("kernel_workers.py", "compiler.py", *_TABLES)]
+    files += [*sources(quant / "cuda"), quant / "cpu" / "vector.py", kernels / "records.py"]
+    return [*files, *sources(kernels / "cuda"), *sources(kernels / "cuda" / "launches")]
 
 
 def versioned(key: str) -> str:
