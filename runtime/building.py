@@ -91,6 +91,7 @@ def _on_gpu(
             cache_type=config.cache_type,
             context_length=config.max_sequence_length,
             layers=layers,
+            owned=True,
             progress=progress,
         )
     except BaseException:
