@@ -149,7 +149,7 @@ class DeviceProgram:
         self._side ^= 1
         bucket = self._bucket(placed, self._side)
         layout = Layout.of(bucket)
-        before = self._arrays.fill(batch, placed, bucket, layout, ids=guesses is None)
+        before = self._arrays.fill(batch, placed, bucket, layout)
         if before:
             self.device.run(before)
         flight = Flight(batch, placed, self._side, self.device.event())

@@ -187,31 +187,15 @@ class StepArrays:
         updates = _UPDATE.itemsize * (max_tokens + 4 * width)
         return 20 * max_tokens + 4 * max_outputs + 16 * (2 * max_tokens + 8) + 256 + updates
 
-    def fill(
-        self, batch: Batch, placed: Placed, bucket: Bucket, layout: Layout, *, ids: bool = True
-    ) -> list[Launch]:
-        """Upload; returns launches that must come before the step's.
-
-        ids: False: the device has written the token ids itself.
-        """
+    def fill(self, batch: Batch, placed: Placed, bucket: Bucket, layout: Layout) -> list[Launch]:
+        """Upload; returns launches that must come before the step's."""
         buffer, event = self._stages[self._turn]
         self._turn = (self._turn + 1) % _STAGES
         event.wait()
         self._tables.updates.clear()
         host = buffer.array
         self._fill(host, batch, placed, bucket, layout)
-        first = 0 if ids else layout.token_ids  # tables come before the ids
-        device, base = self._device, self._base
-        if ids:
-            device.upload(base, buffer, 0, layout.num_bytes)
-        else:
-            device.upload(base, buffer, 0, first)
-            device.upload(
-                base + layout.positions,
-                buffer,
-                layout.positions,
-                layout.num_bytes - layout.positions,
-            )
+        self._device.upload(self._base, buffer, 0, layout.num_bytes)
         launches = self._update_tables(buffer, layout.num_bytes)
         event.record()
         return launches
