@@ -48,8 +48,10 @@ class Memory:
         self.views = {size: self.bytes.view(kind) for size, kind in _MOVED.items()}
         self.allocated: dict[int, int] = {}
         self._starts = self._ends = np.zeros(0, np.int64)
-        self._written = np.zeros((num_bytes >> _GRANULE) + 1, np.bool_)
-        self._low, self._high = num_bytes, 0  # where anything was
+        self.launches = 1  # the number of the one that runs
+        self._settled = 0  # the last one that the host waited for
+        self._written = np.zeros((num_bytes >> _GRANULE) + 1, np.int32)  # the launch that did
+        self._low, self._high = num_bytes, 0  # where any of them did since then
 
     def allocate(self, num_bytes: int) -> int | None:
         """The address of zeroed bytes, or None where there is no room."""
@@ -114,27 +116,27 @@ class Memory:
         return f"{at:#x} = {start:#x} + {at - start}, an allocation of {end - start} bytes"
 
     def mark_written(self, at: Any, size: int) -> None:
-        """Kernels wrote these since the host waited."""
+        """The launch that runs writes these."""
         if at.__class__ is int:
-            self._written[at >> _GRANULE : (at + size - 1 >> _GRANULE) + 1] = True
+            self._written[at >> _GRANULE : (at + size - 1 >> _GRANULE) + 1] = self.launches
             low, high = at, at + size
         else:
-            self._written[at >> _GRANULE] = True
+            self._written[at >> _GRANULE] = self.launches
             low, high = int(at.min()), int(at.max()) + size
         self._low, self._high = min(self._low, low), max(self._high, high)
 
     def any_written(self, at: Any) -> int:
-        """An address among these that a kernel wrote since the host waited, or 0."""
+        """An address among these that a kernel wrote and the host hasn't waited for, or 0."""
         several = np.atleast_1d(np.asarray(at))
         if int(several.min()) >= self._high or int(several.max()) < self._low:
             return 0
-        found = self._written[several >> _GRANULE]
+        found = self._written[several >> _GRANULE] > self._settled
         return int(several[found.argmax()]) if found.any() else 0
 
-    def settle(self) -> None:
-        """The host has waited for all work."""
-        if self._low < self._high:
-            self._written[self._low >> _GRANULE : (self._high >> _GRANULE) + 1] = False
+    def settle(self, launches: int) -> None:
+        """The host has waited for all up to this launch."""
+        self._settled = max(self._settled, launches)
+        if self._settled >= self.launches:
             self._low, self._high = len(self.bytes), 0
 
 

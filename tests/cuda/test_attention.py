@@ -22,6 +22,26 @@ PAGE, TILE = 32, 64
 TYPES = {"f16": np.float16, "f32": np.float32}
 
 
+def room(columns: int) -> int:
+    """A head's columns in a page."""
+    return -(-columns // 32) * 32
+
+
+def stored(x: NDArray, kv_type: str, paired: bool) -> tuple[NDArray, NDArray, NDArray]:
+    """Rows as caches hold them: (values, scales) as bytes, and what they mean."""
+    x = np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, room(x.shape[-1]) - x.shape[-1])])
+    if kv_type != "q8_0":
+        x = x.astype(TYPES[kv_type])
+        return x.view(np.uint8), np.zeros((*x.shape[:-1], 0), np.uint8), x.astype(np.float64)
+    columns = np.arange(x.shape[-1])
+    groups = columns % (len(columns) // 2) // 16 if paired else columns // 32
+    d = np.stack([np.abs(x[..., groups == g]).max(-1) for g in range(groups.max() + 1)], -1) / 127
+    q = np.rint(x / d[..., groups]).astype(np.int8)
+    d = d.astype(np.float16)
+    meant = (q * d[..., groups].astype(np.float64)).astype(np.float16)
+    return q.view(np.uint8), d.view(np.uint8), meant.astype(np.float64)
+
+
 @dataclass
 class Step:
     """Some tokens of some sequences: (position of the first, how many), those of one first.
@@ -68,7 +88,10 @@ class Step:
         """(tokens, heads * value_dim)."""
         each = []
         for q, k, v in self.arrays:
-            k, v = (x.astype(TYPES[self.kv_type]).astype(np.float64) for x in (k, v))
+            k, v = (
+                stored(x, self.kv_type, paired)[2][..., : x.shape[-1]]
+                for x, paired in ((k, True), (v, False))
+            )
             y = attention(
                 q.astype(np.float64),
                 k,
@@ -93,30 +116,30 @@ def put(device: Any, array: NDArray) -> int:
 
 
 def put_pages(device: Any, step: Step) -> tuple[dict[str, Any], list[int]]:
-    """Keys and values in pages, NaN around them: fields of records, each sequence's table."""
+    """Keys and values in pages in any order: fields of records, each sequence's table."""
     rng = np.random.default_rng(step.seed + 1)
-    dtype = TYPES[step.kv_type]
-    key_room, value_room = (-(-d // 32) * 32 for d in (step.key_dim, step.value_dim))
-    each = PAGE * (key_room + value_room)
+    unit = {"f16": 64, "f32": 128, "q8_0": 34}[step.kv_type]
+    key_bytes, value_bytes = room(step.key_dim) * unit, room(step.value_dim) * unit
     counts = [-(-(start + n) // PAGE) for start, n in step.segments]
-    pages = np.full((sum(counts) + 3, step.kv_heads, each), np.nan, dtype)
+    # Where nothing was written: NaN in all types.
+    pages = np.full((sum(counts) + 3, step.kv_heads, key_bytes + value_bytes), 255, np.uint8)
     order = rng.permutation(len(pages))
     tables, at = [], 0
     for count, (_, k, v) in zip(counts, step.arrays, strict=True):
         ids = order[at : at + count]
         at += count
         tables.append(put(device, ids.astype(np.int32)))
-        for x, room, first in ((k, key_room, 0), (v, value_room, PAGE * key_room)):
-            for p, row in enumerate(x):
-                place = first + p % PAGE * room
-                pages[ids[p // PAGE], :, place : place + room] = 0
-                pages[ids[p // PAGE], :, place : place + row.shape[1]] = row
+        for x, first, paired in ((k, 0, True), (v, key_bytes, False)):
+            values, scales, _ = stored(x, step.kv_type, paired)
+            for start, rows in ((first, values), (first + PAGE * values.shape[-1], scales)):
+                each = rows.shape[-1]
+                for p, row in enumerate(rows):
+                    place = start + p % PAGE * each
+                    pages[ids[p // PAGE], :, place : place + each] = row
     fields = {
-        "kv": put(device, pages),
-        "page_bytes": pages[0].nbytes,
-        "head_bytes": each * pages.itemsize,
-        "kv_type": step.kv_type,
-    }
+        "kv": put(device, pages), "page_bytes": pages[0].nbytes,
+        "head_bytes": key_bytes + value_bytes, "kv_type": step.kv_type,
+    }  # fmt: skip
     return fields, tables
 
 
@@ -184,7 +207,7 @@ def check(device: Any, step: Step) -> None:
 
 
 @pytest.mark.parametrize("splits", [1, 2, 4, 64])
-@pytest.mark.parametrize("kv_type", ["f16", "f32"])
+@pytest.mark.parametrize("kv_type", ["f16", "f32", "q8_0"])
 def test_lengths(device: Any, kv_type: str, splits: int) -> None:
     starts = [0, 1, 14, 15, 16, 31, 32, 63, 100, 300]
     check(device, Step([(n, 1) for n in starts], splits=splits, kv_type=kv_type))
@@ -195,15 +218,14 @@ def test_groups(device: Any, group: int) -> None:
     check(device, Step([(70, 1), (9, 1), (5, 3)], heads=2 * group, splits=2))
 
 
-@pytest.mark.parametrize("kv_type", ["f16", "f32"])
+@pytest.mark.parametrize("kv_type", ["f16", "f32", "q8_0"])
 @pytest.mark.parametrize(
     "key_dim, value_dim",
-    [(16, 16), (48, 16), (64, 80), (80, 80), (96, 96), (128, 128), (160, 160), (192, 128)]
-    + [(256, 256), (576, 512), (576, 576)],
+    [(16, 16), (64, 80), (96, 96), (128, 128), (160, 160), (192, 128), (256, 256), (576, 512)],
 )
 def test_head_dims(device: Any, key_dim: int, value_dim: int, kv_type: str) -> None:
     step = Step(
-        [(37, 1), (30, 1), (20, 19)],
+        [(37, 1), (30, 1), (17, 18)],
         heads=3,
         kv_heads=1,
         key_dim=key_dim,
@@ -224,11 +246,10 @@ FEATURES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("kv_type", ["f16", "f32"])
-@pytest.mark.parametrize("splits", [1, 4])
+@pytest.mark.parametrize("splits, kv_type", [(1, "f16"), (4, "f16"), (2, "f32")])
 @pytest.mark.parametrize("feature", FEATURES)
 def test_features(device: Any, feature: str, splits: int, kv_type: str) -> None:
-    segments = [(3, 1), (130, 1), (0, 7), (45, 70)]
+    segments = [(3, 1), (130, 1), (0, 7), (45, 17 if kv_type == "f32" else 70)]
     step = Step(segments, splits=splits, kv_type=kv_type, **FEATURES[feature])
     check(device, step)
 

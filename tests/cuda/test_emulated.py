@@ -565,8 +565,18 @@ def test_reading_what_a_kernel_wrote_must_wait(emulated: Any) -> None:
         run(emulated, early, at, out)
     with pytest.raises(AssertionError, match="stream_i32: a kernel wrote it"):
         run(emulated, streams, at)
-    emulated.synchronize()
+    event = emulated.event()
+    event.wait()  # of nothing
+    with pytest.raises(AssertionError, match="load_u8 before wait_for_inputs"):
+        run(emulated, early, at, out)
+    event.record()
+    run(emulated, writes, out)
+    event.wait()  # of the first launch of `writes`
     run(emulated, early, at, out)
+    with pytest.raises(AssertionError, match="load_u8 before wait_for_inputs"):
+        run(emulated, early, out, at)
+    emulated.synchronize()
+    run(emulated, early, out, at)
 
 
 # ---- the device ----------------------------------------------------------------------------------

@@ -13,7 +13,8 @@ from llamba.runtime.kernels.records import NORM_LAYER, NORM_RMS
 from llamba.runtime.kernels.reference_math import rotate
 
 PAGE, EPS, LENGTH = 32, 1e-5, 80
-TYPES = {"f16": np.float16, "f32": np.float32}
+TYPES = {"f16": np.float16, "f32": np.float32, "q8_0": np.uint8}
+BYTES = {"f16": 64, "f32": 128, "q8_0": 34}  # of 32 values
 POSITIONS = [0, 31, 32, 77, 5]
 PAGES = [[3, 0, 6], [1, 5, 2]]  # of two sequences
 SEQUENCES = [0, 0, 0, 0, 1]
@@ -75,7 +76,8 @@ class Case:
         if not own_norms:
             weights, biases = weights[:, :1], biases[:, :1]
         key_room, value_room = (-(-d // 32) * 32 for d in self.dims)
-        self.pages = np.full((7, kv_heads, PAGE * (key_room + value_room)), 9, TYPES[kv_type])
+        self.each = PAGE // 32 * BYTES[kv_type] * (key_room + value_room)
+        self.pages = np.full((7, kv_heads, self.each), 77, np.uint8)
         self.kv = put(device, self.pages)
         fields: dict[str, Any] = {
             "q": base, "k": k_at, "v": v_at, "stride": stride, "kv_stride": stride,
@@ -83,7 +85,7 @@ class Case:
             "num_heads": heads, "num_kv_heads": kv_heads, "key_dim": key_dim,
             "value_dim": value_dim, "v_norm": int(v_norm), "eps": EPS, "q_scale": 0.25,
             "kv": self.kv, "kv_type": kv_type, "page_bytes": self.pages[0].nbytes,
-            "head_bytes": PAGE * (key_room + value_room) * self.pages.itemsize,
+            "head_bytes": self.each,
         }  # fmt: skip
         if shared:
             at = base + (row.shape[1] - turned.shape[2]) * 4
@@ -138,21 +140,48 @@ class Case:
         rows = device.read(self.q_at, tokens * self.stride).view(np.float32).reshape(tokens, -1)
         found = rows[:, : self.q[0].size].reshape(self.q.shape)
         np.testing.assert_allclose(found, self.q, rtol=1e-5, atol=1e-5)
-        expected = self.pages.astype(np.float64)
+        pages = device.read(self.kv, self.pages.nbytes).reshape(self.pages.shape)
+        written = np.zeros(pages.shape, bool)
         start = 0
         for x, dim in zip((self.k, self.v), self.dims, strict=True):
             room = -(-dim // 32) * 32
             for t, (position, sequence) in enumerate(zip(POSITIONS, SEQUENCES, strict=True)):
-                page = expected[PAGES[sequence][position // PAGE]]
-                at = start + position % PAGE * room
-                page[: self.kv_heads, at : at + room] = 0
-                page[: self.kv_heads, at : at + dim] = x[t] if self.kv_heads else 0
-            start += PAGE * room
-        got = device.read(self.kv, self.pages.nbytes).view(self.pages.dtype)
-        accuracy = 1e-3 if self.kv_type == "f16" else 1e-5
-        np.testing.assert_allclose(
-            got.reshape(expected.shape), expected, rtol=accuracy, atol=accuracy / 10
-        )
+                page = PAGES[sequence][position // PAGE]
+                places = self.places(start, position % PAGE, room)
+                for place in places:
+                    written[page, :, place] = True
+                rows = [pages[page, : self.kv_heads, place] for place in places]
+                meant = np.pad(x[t], [(0, 0), (0, room - dim)])
+                self.compare(rows, meant, paired=start == 0)
+            start += room * BYTES[self.kv_type]
+        np.testing.assert_array_equal(pages[~written], 77)
+
+    def places(self, start: int, slot: int, room: int) -> list[slice]:
+        """Where a row lies in a head's page: its values, and their scales."""
+        size = 1 if self.kv_type == "q8_0" else np.dtype(TYPES[self.kv_type]).itemsize
+        found = [slice(start + slot * room * size, start + (slot + 1) * room * size)]
+        if self.kv_type == "q8_0":
+            start, each = start + PAGE * room, room // 32 * 2
+            found.append(slice(start + slot * each, start + (slot + 1) * each))
+        return found
+
+    def compare(self, rows: list[NDArray], meant: NDArray, *, paired: bool) -> None:
+        """A row of all heads: rounded to the nearest that its type has."""
+        values = np.ascontiguousarray(rows[0])
+        if self.kv_type != "q8_0":
+            accuracy = 1e-3 if self.kv_type == "f16" else 1e-5
+            found = values.view(TYPES[self.kv_type])
+            np.testing.assert_allclose(found, meant, rtol=accuracy, atol=accuracy / 10)
+            return
+        columns = np.arange(meant.shape[1])
+        groups = columns % (len(columns) // 2) // 16 if paired else columns // 32
+        scales = np.ascontiguousarray(rows[1]).view(np.float16).astype(np.float64)[:, groups]
+        for g in range(len(columns) // 32):
+            mine = groups == g
+            largest = np.abs(meant[:, mine]).max(1)
+            np.testing.assert_allclose(scales[:, mine][:, 0], largest / 127, rtol=1e-3, atol=1e-7)
+        error = np.abs(values.view(np.int8) * scales - meant)
+        assert np.all(error <= scales * 0.5001 + np.abs(meant) * 1e-3)
 
 
 def rotation(kind: Rope, dim: int, offset: int = 0) -> Rotation:
@@ -161,18 +190,21 @@ def rotation(kind: Rope, dim: int, offset: int = 0) -> Rotation:
     return Rotation(kind=kind, frequencies=frequencies, offset=offset, magnitude=1.25)
 
 
-@pytest.mark.parametrize("kv_type", ["f16", "f32"])
+@pytest.mark.parametrize("kv_type", list(TYPES))
 @pytest.mark.parametrize("kind", [Rope.NORM, Rope.NEOX])
 @pytest.mark.parametrize("dim, offset", [(64, 0), (20, 0), (32, 16), (32, 32)])
 def test_rotation(device: Any, kind: Rope, dim: int, offset: int, kv_type: str) -> None:
     Case(device, rotation=rotation(kind, dim, offset), kv_type=kv_type).run()
 
 
+@pytest.mark.parametrize("kv_type", list(TYPES))
 @pytest.mark.parametrize("key_dim, value_dim", [(16, 16), (80, 80), (256, 192), (576, 512)])
 @pytest.mark.parametrize("kind", [None, Rope.NORM, Rope.NEOX])
-def test_dims(device: Any, kind: Rope | None, key_dim: int, value_dim: int) -> None:
+def test_dims(device: Any, kind: Rope | None, key_dim: int, value_dim: int, kv_type: str) -> None:
     turning = None if kind is None else rotation(kind, key_dim)
-    Case(device, key_dim=key_dim, value_dim=value_dim, rotation=turning).run()
+    Case(
+        device, key_dim=key_dim, value_dim=value_dim, rotation=turning, kv_type=kv_type
+    ).run()  # fmt: skip
 
 
 @pytest.mark.parametrize("own", [False, True])
