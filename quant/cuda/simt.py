@@ -181,6 +181,20 @@ def _pack(b: Builder, low: Value, high: Value) -> Value:
 pack_half2 = word("pack_half2", ["f32", "f32"], "i32", _pack)  # as float16: low, high half
 
 
+def _fma_half2(b: Builder, x: Value, y: Value, z: Value) -> Value:
+    found = [("i32", v) for v in (x, y, z)]
+    return assembly(b, "fma.rn.f16x2 $0, $1, $2, $3;", ["i32"], found)[0]
+
+
+def _add_half2(b: Builder, x: Value, y: Value) -> Value:
+    return assembly(b, "add.rn.f16x2 $0, $1, $2;", ["i32"], [("i32", x), ("i32", y)])[0]
+
+
+# Of both float16 numbers of words: x * y + z, rounded once; x + y.
+fma_half2 = word("fma_half2", ["i32", "i32", "i32"], "i32", _fma_half2)
+add_half2 = word("add_half2", ["i32", "i32"], "i32", _add_half2)
+
+
 def _ptx1(name: str, text: str, kind: str = "f32", result: str = "f32") -> Any:
     return word(name, [kind], result, lambda b, v: assembly(b, text, [result], [(kind, v)])[0])
 

@@ -221,7 +221,7 @@ def as_bytes(
     if name == "iq4_xs":
         low = np.stack([blocks["scales_l"] & 15, blocks["scales_l"] >> 4], axis=-1).reshape(-1, 8)
         high = blocks["scales_h"][:, None] >> np.arange(0, 16, 2, dtype=np.uint16) & 3
-        steps = (low | high.astype(np.uint8) << 4).astype(np.float32) - np.float32(32)
+        steps = ((low | high.astype(np.uint8) << 4) - np.int16(32)).astype(np.float32)
         return _looked_up(IQ4_NL_TABLE, blocks["qs"], 16), d[:, None] * steps, None
     return _by_decoding(name, blocks, d)
 

@@ -331,6 +331,25 @@ def _of_order(v: Any) -> Any:
     return np.where(v < 0, v ^ np.int32(0x7FFFFFFF), v).view(np.float32)[()]
 
 
+def _halves(word: Any) -> Any:
+    """Both float16 numbers of words (lanes, 2), or of one (1, 2)."""
+    return np.ascontiguousarray(np.atleast_1d(word)).view(np.float16).reshape(-1, 2)
+
+
+def _half2(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Of words whose halves a function takes as float64: exact before it is rounded."""
+
+    def run(*words: Any) -> Any:
+        found = function(*[_halves(w).astype(np.float64) for w in words]).astype(np.float16)
+        whole = np.ascontiguousarray(found).view(np.int32).reshape(-1)
+        return whole if any(w.__class__ is np.ndarray for w in words) else whole[0]
+
+    return run
+
+
+twin("fma_half2", "i32", "i32", "i32")(_half2(lambda x, y, z: x * y + z))
+twin("add_half2", "i32", "i32")(_half2(lambda x, y: x + y))
+
 _TINY = np.float32(2.0**-126)
 
 

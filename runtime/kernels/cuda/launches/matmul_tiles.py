@@ -15,29 +15,38 @@ MAX_TOKENS = 64  # of a kernel; more are several passes over the weights
 class Variant:
     """How a kernel divides its work.
 
-    blocks: of eight tokens. tiles: that a warp multiplies at once. warps: of a block, which divide
-    the columns.
+    blocks: of eight tokens. tiles: that a warp multiplies at once. across: warps of a block that
+    take other tiles; along: that divide the columns. half: multiplied as float16. resident: blocks
+    that a multiprocessor's registers must suffice for at once (0: as it comes).
     """
 
     layout: str
     blocks: int
     tiles: int
-    warps: int
+    across: int
+    along: int
+    half: bool = False
+    resident: int = 0
 
     @property
     def name(self) -> str:
         """The kernel's."""
-        return f"{self.layout}_n{self.blocks}_r{self.tiles}_w{self.warps}"
+        work = f"n{self.blocks}_r{self.tiles}_a{self.across}_w{self.along}_b{self.resident}"
+        return f"{'half_' if self.half else ''}{self.layout}_{work}"
 
 
-def variant_for(layout: str, tiles: int, columns: int, blocks: int) -> Variant:
+def variant_for(layout: str, tiles: int, columns: int, blocks: int, half: bool) -> Variant:
     """The variant for so many tiles of so many columns, and blocks of eight tokens."""
     steps = -(-columns // LAYOUTS[layout].columns)
     together = 2 if tiles >= 1024 or (blocks >= 3 and tiles >= 512) else 1
-    warps = 2
-    while warps < 16 and warps * 2 <= steps and -(-tiles // together) * warps < 2048:
-        warps *= 2
-    return Variant(layout, blocks, together, warps)
+    groups = -(-tiles // together)
+    along = 2
+    while along < 16 and along * 2 <= steps and groups * along < 2048:
+        along *= 2
+    across = 1
+    while across * along < 8 and groups >= 256 * across and blocks > 1:
+        across *= 2
+    return Variant(layout, blocks, together, across, along, half)
 
 
 def tiles(
@@ -51,8 +60,9 @@ def tiles(
 ) -> Launch:
     """out = softcap(factor * (W x + bias) + (out if residual)) of up to three matrices.
 
-    All have tiles of one format and number of columns. x: the fields x_q and x_scales (of width 8),
-    x_columns and column_at. tokens: a multiple of 8, rows that are there in all buffers.
+    All have tiles of one format and number of columns. x: the fields x_half, or x_q and x_scales
+    (of width 8), x_columns and column_at. tokens: a multiple of 8, rows that are there in all
+    buffers.
     """
     matrix = parts[0].matrix
     passes = -(-tokens // MAX_TOKENS)
@@ -61,12 +71,13 @@ def tiles(
     spans = [(p.first // ROWS, num_tiles(p.first + p.num_rows)) for p in parts]
     if variant is None:
         count = sum(end - start for start, end in spans)
-        variant = variant_for(TILES[matrix.format], count, matrix.columns, blocks)
+        half = x.x_half != 0
+        variant = variant_for(TILES[matrix.format], count, matrix.columns, blocks, half)
     size = tile_bytes(matrix.format, matrix.columns)
     described: list[int] = []
     end = 0
     for part, (start, stop) in zip(parts, spans, strict=True):
-        end += -(-(stop - start) // variant.tiles)
+        end += -(-(stop - start) // (variant.tiles * variant.across))
         skipped = part.first - start * ROWS
         bias = part.bias and part.bias - 4 * skipped
         described += [
@@ -74,12 +85,11 @@ def tiles(
             part.out - 4 * skipped, part.out_stride, bias,
         ]  # fmt: skip
     described += [end, 0, 1, 0, 0, 0, 0, 0] * (MAX_PARTS - len(parts))
-    units = x.column_at // UNIT
-    source = (
-        x.x_q + units * UNIT * COLUMNS,
-        x.x_scales + units * 8 * COLUMNS,
-        x.x_columns // UNIT,
-        matrix.columns // UNIT,
-    )
-    arguments = (*described, *source, factor, softcap, int(residual))
+    if variant.half:
+        source = (x.x_half + 2 * x.column_at, 0, 2 * x.x_columns)
+    else:
+        units = x.column_at // UNIT
+        q, scales = x.x_q + units * UNIT * COLUMNS, x.x_scales + units * 8 * COLUMNS
+        source = (q, scales, x.x_columns // UNIT)
+    arguments = (*described, *source, matrix.columns // UNIT, factor, softcap, int(residual))
     return Launch(f"matmul_tiles:{variant.name}", (end, passes, 1), arguments)
