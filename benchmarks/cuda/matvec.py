@@ -55,7 +55,7 @@ SHAPES = [
     ("router", "f32", 128, 2048, 0.0),
     ("small head", "f16", 32000, 2048, 0.0),
 ]
-# By tokens: rows, ahead, split, blocks of the kernels that are tried, for one token with each fetch.
+# By tokens: rows, ahead, split, blocks of what is tried, for one token with each fetch.
 WORK = {
     1: [
         (1, 1, 1, 0), (1, 2, 1, 0), (1, 1, 4, 0), (1, 2, 4, 0), (2, 1, 1, 0), (2, 1, 2, 0),
@@ -89,8 +89,8 @@ def layouts(tokens: int) -> list[Layout]:
 def kernels(shapes: list[Any], tokens: list[int]) -> list[str]:
     """What must be compiled."""
     names = ["norm:norm", "regroup:regroup_halves", "regroup:regroup_bytes"]
+    names += [f"dequantize:{name}" for name in ("q4_k", "q6_k", "q8_0")]
     for _, name, rows, columns, _ in shapes:
-        names.append(f"dequantize:{name}") if name != "f16" else None
         for count in tokens:
             names += [kernel_name(name, count, layout) for layout in layouts(count)]
             names.append(kernel_name(name, count, choose_layout(name, columns, rows, count)))

@@ -104,18 +104,18 @@ def _make(form: RowFormat, tokens: int, rows: int, ahead: int, split: int, block
         row = first + warp // split * rows  # of the warp
         begin = warp % split * 32 + lane
         pieces = u64(i32(columns >> columns_bits))
-        if fetch != 0:
-            ask = weight + product(first, row_bytes)
-            for k in range(FETCHES):
-                at = (k * THREADS + thread()) * fetch
-                if at < product(min(count - first, block_rows), row_bytes):
-                    prefetch(ask + at)
         ring = no_loads()
         for slot in range(ahead):
             if begin + slot * stride < pieces:
                 for r in range(rows):
                     at = weight + product(min(row + r, count - 1), row_bytes)
                     ring = put_load(ring, slot * rows + r, load(at, columns, begin + slot * stride))
+        if fetch != 0:
+            ask = weight + product(first, row_bytes)
+            for k in range(FETCHES):
+                at = (k * THREADS + thread()) * fetch
+                if at < product(min(count - first, block_rows), row_bytes):
+                    prefetch(ask + at)
         wait_for_inputs()
         # The thread that will write a result asks for what it needs to that end.
         token, mine = thread() // block_rows, first + thread() % block_rows

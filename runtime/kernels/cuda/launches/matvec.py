@@ -1,9 +1,9 @@
 """Matrices times the vectors of 1 to 8 tokens: how rows and columns are dealt out to blocks."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from .....quant.cuda.planes import FLOATS, PLANES, row_bytes
+from .....quant.cuda.planes import FLOATS, row_bytes
 from ..launch import Fields, Launch, Matrix
 
 THREADS = 128  # of a block: 4 warps
@@ -11,6 +11,9 @@ WARPS = THREADS // 32
 FETCHES = 4
 MAX_PARTS = 3
 TOKENS = (1, 2, 4, 8)
+ENOUGH_WARPS = 3000  # 24 on each of 128 multiprocessors
+K_QUANTS = ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k")
+USUAL = ("q4_0", "q8_0", "q4_k", "q5_k", "q6_k", "f32", "f16")
 PIECE_COLUMNS = {"q8_0": 16, "f32": 4, "f16": 8, "bf16": 8, "q2_k": 64, "q3_k": 64}  # others: 32
 
 
@@ -54,27 +57,34 @@ def kernel_name(format_name: str, tokens: int, layout: Layout) -> str:
 
 
 def kernels() -> list[str]:
-    """What `matvec` launches."""
-    sizes = [(columns, rows) for columns in (256, 4096, 65536) for rows in (1, 1 << 20)]
-    return [
+    """What `matvec` launches for the usual formats and sizes; others are made when asked for."""
+    sizes = [(columns, rows) for columns in (2048, 4096, 14336) for rows in (1024, 4096, 32768)]
+    names = [
         kernel_name(name, tokens, choose_layout(name, *size, tokens))
-        for name in (*PLANES, *FLOATS)
+        for name in USUAL
         for tokens in TOKENS
         for size in sizes
     ]
+    return list(dict.fromkeys(names))
 
 
 def choose_layout(format_name: str, columns: int, num_rows: int, tokens: int) -> Layout:
-    """The layout for a matrix: enough warps for the whole GPU, and enough work in each."""
-    rows = 2 if tokens <= 4 else 1
-    if format_name in ("q2_k", "q3_k") and tokens > 2:
-        rows = 1
+    """Enough warps to fill a GPU, each with as much work as that leaves.
+
+    Formats of few registers a piece have two under way, so that there are as many bytes as with
+    the others.
+    """
     steps = -(-columns // PIECE_COLUMNS.get(format_name, 32) // 32)  # of a warp for a row
-    split = 1
-    while split < WARPS and steps >= 2 * split and num_rows // rows * split < 8192:
-        split *= 2
-    ahead = 2 if tokens <= 2 and steps >= 2 * split else 1
-    return Layout(rows, ahead, split)
+    slim = tokens <= 2 and format_name not in K_QUANTS
+    few = tokens > 4 or format_name in ("q2_k", "q3_k")
+    layout = Layout(1, 1, 1)
+    for rows in (1,) if few else (2, 1):
+        for split in (1, 2, 4):
+            if split <= steps:
+                layout = Layout(rows, 2 if slim and steps >= 2 * split else 1, split)
+                if num_rows // rows * split >= ENOUGH_WARPS:
+                    return layout
+    return layout
 
 
 def matvec_launch(
@@ -118,19 +128,30 @@ def matvec(
     factor: float = 1.0,
     residual: bool = False,
     softcap: float = 0.0,
-) -> Launch:
+) -> list[Launch]:
     """out = softcap(factor * (W x + bias) + (out if residual)) of up to three matrices.
 
     All have one format and number of columns. x: the fields x_q, x_scales, x_plain, x_columns and
-    column_at. tokens: 1, 2, 4 or 8, rows that are there in all buffers.
+    column_at. tokens: 1, 2, 4 or a multiple of 8, rows that are there in all buffers; a launch for
+    each 8, which reads the matrices again.
     """
     matrix = parts[0].matrix
-    layout = choose_layout(
-        matrix.format, matrix.columns, sum(part.num_rows for part in parts), tokens
-    )
+    num_rows = sum(part.num_rows for part in parts)
     if matrix.format in FLOATS:
         where = (x.x_plain + 4 * x.column_at, 4 * x.x_columns, 0, 0)
     else:
         scales = x.x_scales + x.column_at // 32 * 8
         where = (x.x_q + x.column_at, x.x_columns, scales, x.x_columns // 32 * 8)
-    return matvec_launch(parts, *where, tokens, layout, factor, residual, softcap)
+    at_once = min(tokens, TOKENS[-1])
+    layout = choose_layout(matrix.format, matrix.columns, num_rows, at_once)
+    launches = []
+    for first in range(0, tokens, at_once):
+        moved = [replace(part, out=part.out + first * part.out_stride) for part in parts]
+        start, stride, pairs, pairs_stride = where
+        launches.append(
+            matvec_launch(
+                moved, start + first * stride, stride, pairs + first * pairs_stride, pairs_stride,
+                at_once, layout, factor, residual, softcap,
+            )
+        )  # fmt: skip
+    return launches
