@@ -9,18 +9,19 @@ import numpy as np
 
 from ....quant.cuda.memory import (
     load_f32,
-    load_f32x2,
     load_f32x4,
-    load_shared_f32,
+    load_shared_f32x2,
     load_shared_i32,
     load_shared_i32x2,
+    load_shared_i32x4,
     shared,
     store_f32,
     store_f32x2,
     store_i32,
-    store_shared_f32,
+    store_shared_f32x2,
     store_shared_i32,
     store_shared_i32x2,
+    store_shared_i32x4,
 )
 from ....quant.cuda.simt import (
     add32,
@@ -40,9 +41,11 @@ from ....quant.cuda.simt import (
     make_f32x2,
     make_f32x4,
     make_i32x2,
+    make_i32x4,
     maximum,
     of_order,
     order_of,
+    put,
     shr32,
     shuffle_xor_f32,
     shuffle_xor_i32,
@@ -59,8 +62,9 @@ _LN2 = np.float32(0.6931471805599453)
 _ABSENT = -(1 << 31)  # below all keys
 _WARPS = MERGING // 32
 _MOST = 2 * COUNT  # candidates that are sorted at once
+_put_key = put("i32x4")
 _keys = shared(4 * max(MAX_GROUPS, COUNT * GROUP))
-_found, _sorted = shared(4 * _MOST), shared(4 * COUNT)  # numbers of keys
+_found, _found_keys, _sorted = shared(4 * _MOST), shared(4 * _MOST), shared(4 * COUNT)
 _counts, _sums, _number = shared(2 * 8 * _WARPS), shared(8 * _WARPS), shared(16)
 
 
@@ -101,7 +105,7 @@ def scan(logits, stride, vocab, groups, out):
     for k in range(4):
         total += shuffle_xor_f32(total, 1 << k)
     if column < vocab and column % GROUP == 0:
-        at = out + (block_y() * groups + column // GROUP) * 8
+        at = out + (block_y() * ((groups + 3) & -4) + column // GROUP) * 8
         store_f32x2(at, make_f32x2(highest, total))
 
 
@@ -132,9 +136,11 @@ def _block_counts(a, b, turn):
 def _count_from(size, bound):
     """How many of the first `size` keys are at least `bound`."""
     count = i32(0)
-    for i in range(thread(), size, MERGING):
-        if i64(load_shared_i32(_keys() + 4 * i)) >= bound:
-            count = add32(count, i32(1))
+    for i in range(4 * thread(), size, 4 * MERGING):
+        keys = load_shared_i32x4(_keys() + 4 * i)
+        for k in range(4):
+            if i64(keys[k]) >= bound:
+                count = add32(count, i32(1))
     count, _ = _block_counts(count, i32(0), 1)
     barrier()
     return i64(count)
@@ -153,14 +159,16 @@ def _bound(size, wanted, turns):
             first, a, b = low + _ABSENT, i32(0), i32(0)
             key1, key2 = i64(i32(first + step)), i64(i32(first + 2 * step))
             key3 = i64(i32(first + 3 * step))
-            for i in range(thread(), size, MERGING):
-                key = i64(load_shared_i32(_keys() + 4 * i))
-                if key >= key1:
-                    a = add32(a, i32(1))
-                if key >= key2:
-                    a = add32(a, i32(1 << 16))
-                if key >= key3:
-                    b = add32(b, i32(1))
+            for i in range(4 * thread(), size, 4 * MERGING):
+                keys = load_shared_i32x4(_keys() + 4 * i)
+                for k in range(4):
+                    key = i64(keys[k])
+                    if key >= key1:
+                        a = add32(a, i32(1))
+                    if key >= key2:
+                        a = add32(a, i32(1 << 16))
+                    if key >= key3:
+                        b = add32(b, i32(1))
             a, b = _block_counts(a, b, turn & 1)
             one, two, three = i64(and32(a, i32(0xFFFF))), i64(shr32(a, i32(16))), i64(b)
             if three >= wanted:
@@ -178,12 +186,13 @@ def _first_equal(size, bound, wanted, turns):
     """The end of the keys of which those above `bound` and equal to it are `wanted`, in order."""
     end = 0
     for turn in range(turns):
-        step = (1 << turns) >> (turn + 1)
-        count = i32(0)
-        for i in range(thread(), size, MERGING):
-            key = i64(load_shared_i32(_keys() + 4 * i))
-            if key > bound or (key == bound and i < end + step):
-                count = add32(count, i32(1))
+        step, count = (1 << turns) >> (turn + 1), i32(0)
+        for i in range(4 * thread(), size, 4 * MERGING):
+            keys = load_shared_i32x4(_keys() + 4 * i)
+            for k in range(4):
+                key = i64(keys[k])
+                if key > bound or (key == bound and i + k < end + step):
+                    count = add32(count, i32(1))
         count, _ = _block_counts(count, i32(0), turn & 1)
         if i64(count) <= wanted:
             end += step
@@ -193,15 +202,24 @@ def _first_equal(size, bound, wanted, turns):
 
 @inline
 def _collect(size, bound, end):
-    """Put the numbers of the keys above `bound`, or equal to it and before `end`, to _found."""
+    """Put the keys above `bound`, or equal to it and before `end`, and their numbers to _found.
+
+    Behind them are numbers and keys that come after all others.
+    """
+    if thread() < _MOST:
+        store_shared_i32(_found() + 4 * thread(), i32(1 << 30))
+        store_shared_i32(_found_keys() + 4 * thread(), i32(_ABSENT))
     if thread() == 0:
         store_shared_i32(_number(), i32(0))
     barrier()
-    for i in range(thread(), size, MERGING):
-        key = i64(load_shared_i32(_keys() + 4 * i))
-        if key > bound or (key == bound and i < end):
-            slot = i64(atomic_add_shared32(_number(), i32(1)))
-            store_shared_i32(_found() + 4 * slot, i32(i))
+    for i in range(4 * thread(), size, 4 * MERGING):
+        keys = load_shared_i32x4(_keys() + 4 * i)
+        for k in range(4):
+            key = i64(keys[k])
+            if key > bound or (key == bound and i + k < end):
+                slot = i64(atomic_add_shared32(_number(), i32(1)))
+                store_shared_i32(_found() + 4 * slot, i32(i + k))
+                store_shared_i32(_found_keys() + 4 * slot, keys[k])
     barrier()
     return i64(load_shared_i32(_number()))
 
@@ -218,34 +236,81 @@ def _best(size, bound, most, turns, tie_turns):
 
 
 @inline
+def _scale(from_highest, to_highest):
+    """What a sum of exp(logit - from_highest) is multiplied by for another one."""
+    shift = f32_of(0)
+    if to_highest > _NOTHING:
+        shift = to_highest
+    return exp2((from_highest - shift) * _LOG2E)
+
+
+@inline
 def _read_groups(pairs, groups):
     """The groups' keys to shared memory. Returns the highest of all, and the sum of the row."""
-    highest = _NOTHING
-    for g in range(thread(), groups, MERGING):
-        v = load_f32x2(pairs + 8 * g)[0]
-        store_shared_i32(_keys() + 4 * g, _key(v))
-        highest = maximum(highest, v)
-    highest = warp_max(highest)
+    highest, total = _NOTHING, f32_of(0)
+    for g in range(4 * thread(), groups, 4 * MERGING):
+        a, b = load_f32x4(pairs + 8 * g), load_f32x4(pairs + 8 * g + 16)
+        values = make_f32x4(a[0], a[2], b[0], b[2])
+        sums = make_f32x4(a[1], a[3], b[1], b[3])
+        before, keys = highest, make_i32x4(i32(0), i32(0), i32(0), i32(0))
+        for k in range(4):
+            keys = _put_key(keys, k, i32(_ABSENT))
+            if g + k < groups:
+                keys = _put_key(keys, k, _key(values[k]))
+                highest = maximum(highest, values[k])
+        total = total * _scale(before, highest)
+        for k in range(4):
+            if g + k < groups:
+                total += sums[k] * _scale(values[k], highest)
+        store_shared_i32x4(_keys() + 4 * g, keys)
+    of_warp = warp_max(highest)
+    total = warp_sum(total * _scale(highest, of_warp))
     if thread() & 31 == 0:
-        store_shared_f32(_sums() + (thread() >> 5) * 8, highest)
+        store_shared_f32x2(_sums() + (thread() >> 5) * 8, make_f32x2(of_warp, total))
     barrier()
-    for k in range(_WARPS):
-        highest = maximum(highest, load_shared_f32(_sums() + 8 * k))
+    mine = load_shared_f32x2(_sums() + (thread() & (_WARPS - 1)) * 8)
+    highest = warp_max(mine[0])
     total = f32_of(0)
-    for g in range(thread(), groups, MERGING):
-        pair = load_f32x2(pairs + 8 * g)
-        factor = f32_of(1)
-        if pair[0] > _NOTHING:
-            factor = exp2((pair[0] - highest) * _LOG2E)
-        total += pair[1] * factor
-    total = warp_sum(total)
-    if thread() & 31 == 0:
-        store_shared_f32(_sums() + (thread() >> 5) * 8 + 4, total)
-    barrier()
-    total = f32_of(0)
-    for k in range(_WARPS):
-        total += load_shared_f32(_sums() + 8 * k + 4)
-    return highest, total
+    if thread() & 31 < _WARPS:
+        total = mine[1] * _scale(mine[0], highest)
+    return highest, warp_sum(total)
+
+
+@inline
+def _sort_groups():
+    """Their numbers in order, so that what they hold is in the order of ids."""
+    mine, part, rank = thread() >> 3, thread() & 7, i32(0)  # eight threads rank a group
+    group = load_shared_i32(_found() + 4 * mine)
+    for half in range(2):
+        others = load_shared_i32x4(_found() + 32 * part + 16 * half)
+        for k in range(4):
+            if i64(others[k]) < i64(group):
+                rank = add32(rank, i32(1))
+    for k in range(3):
+        rank = add32(rank, shuffle_xor_i32(rank, 1 << k))
+    if part == 0 and i64(group) < 1 << 30:
+        store_shared_i32(_sorted() + 4 * i64(rank), group)
+
+
+@inline
+def _rank(key, number, part, count):
+    """How many of the candidates are better; four threads, `part`, count a quarter each."""
+    rank = i32(0)
+    for first in range(0, count, 16):
+        at = 4 * (first + 4 * part)
+        keys, numbers = load_shared_i32x4(_found_keys() + at), load_shared_i32x4(_found() + at)
+        for k in range(4):
+            its = i64(keys[k])
+            if its > i64(key) or (its == i64(key) and i64(numbers[k]) < i64(number)):
+                rank = add32(rank, i32(1))
+    rank = add32(rank, shuffle_xor_i32(rank, 1))
+    return i64(add32(rank, shuffle_xor_i32(rank, 2)))
+
+
+@inline
+def _keys_of(v):
+    """Of four logits."""
+    return make_i32x4(_key(v[0]), _key(v[1]), _key(v[2]), _key(v[3]))
 
 
 @kernel(block=MERGING)
@@ -254,39 +319,36 @@ def merge(logits, stride, vocab, groups, pairs, out, turns, tie_turns):
     let_next_start()
     wait_for_inputs()
     row, to = logits + block_x() * stride, out + block_x() * (32 + 8 * COUNT)
-    highest, total = _read_groups(pairs + block_x() * groups * 8, groups)
-    number, bound = _best(groups, _ABSENT + 1, COUNT, turns, tie_turns)
-    if thread() < number:  # in order, so that what they hold is in the order of ids
-        group, rank = i64(load_shared_i32(_found() + 4 * thread())), 0
-        for k in range(number):
-            if i64(load_shared_i32(_found() + 4 * k)) < group:
-                rank += 1
-        store_shared_i32(_sorted() + 4 * rank, i32(group))
+    highest, total = _read_groups(pairs + block_x() * ((groups + 3) & -4) * 8, groups)
+    number, bound = _best((groups + 3) & -4, _ABSENT + 1, COUNT, turns, tie_turns)
+    _sort_groups()
     barrier()
-    for at in range(thread() * 4, number * GROUP, MERGING * 4):
-        group = i64(load_shared_i32(_sorted() + 4 * (at // GROUP)))
-        v = _four(row, group * GROUP + at % GROUP, vocab)
-        for k in range(4):
-            store_shared_i32(_keys() + 4 * (at + k), _key(v[k]))
+    at, size = thread() * 4, number * GROUP
+    for _ in range(COUNT * GROUP // (8 * MERGING)):
+        later = at + 4 * MERGING
+        group, other = i32(0), i32(0)
+        if at < size:
+            group = load_shared_i32(_sorted() + 4 * (at // GROUP))
+        if later < size:
+            other = load_shared_i32(_sorted() + 4 * (later // GROUP))
+        a = _four(row, i64(group) * GROUP + at % GROUP, vocab)
+        b = _four(row, i64(other) * GROUP + later % GROUP, vocab)
+        if at < size:
+            store_shared_i32x4(_keys() + 4 * at, _keys_of(a))
+        if later < size:
+            store_shared_i32x4(_keys() + 4 * later, _keys_of(b))
+        at = later + 4 * MERGING
     barrier()
-    count, _ = _best(number * GROUP, bound, _MOST, turns, tie_turns)
-    mine, part = thread() >> 2, thread() & 3  # four threads rank a candidate
-    at, key, rank = 0, i32(0), i32(0)
-    if mine < count:
-        at = i64(load_shared_i32(_found() + 4 * mine))
-        key = load_shared_i32(_keys() + 4 * at)
-        for k in range(part, count, 4):
-            other = i64(load_shared_i32(_found() + 4 * k))
-            its = i64(load_shared_i32(_keys() + 4 * other))
-            if its > i64(key) or (its == i64(key) and other < at):
-                rank = add32(rank, i32(1))
-    rank = add32(rank, shuffle_xor_i32(rank, 1))
-    rank = add32(rank, shuffle_xor_i32(rank, 2))
-    if mine < count and part == 0 and i64(rank) < COUNT:
-        place = to + 32 + 4 * i64(rank)
-        group = i64(load_shared_i32(_sorted() + 4 * (at // GROUP)))
-        store_f32(place, of_order(key))
-        store_i32(place + 4 * COUNT, i32(group * GROUP + at % GROUP))
+    count, _ = _best(size, bound, _MOST, turns, tie_turns)
+    mine, part = thread() >> 2, thread() & 3
+    if thread() & -32 < 4 * count:  # the warps that have candidates
+        which, key = load_shared_i32(_found() + 4 * mine), load_shared_i32(_found_keys() + 4 * mine)
+        rank = _rank(key, which, part, count)
+        if mine < count and part == 0 and rank < COUNT:
+            at, place = i64(which), to + 32 + 4 * rank
+            group = load_shared_i32(_sorted() + 4 * (at // GROUP))
+            store_f32(place, of_order(key))
+            store_i32(place + 4 * COUNT, i32(i64(group) * GROUP + at % GROUP))
     if thread() == 0:
         broken = i32(0)
         if total != total:

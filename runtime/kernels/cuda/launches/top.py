@@ -32,7 +32,7 @@ def num_groups(vocab: int) -> int:
 
 def scratch_bytes(vocab: int, rows: int) -> int:
     """What `top` needs to work in."""
-    return 8 * num_groups(vocab) * rows
+    return 8 * (-(-num_groups(vocab) // 4) * 4) * rows
 
 
 def top(logits: int, stride: int, vocab: int, rows: int, scratch: int, out: int) -> list[Launch]:
