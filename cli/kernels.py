@@ -80,24 +80,33 @@ def build(
 
 
 def _build_for_gpu(target: str, models: tuple[str, ...], output: Path | None) -> None:
-    """All PTX for a kind of GPU: there are few kernels, which most models share."""
     from ..runtime.cuda import ptx_cache
     from .progress import progress
 
     if target not in ptx_cache.TARGETS:
         known = ", ".join(ptx_cache.TARGETS)
         raise click.BadParameter(f"{target!r} is none of {known}", param_hint="--target")
-    if models:
-        raise click.UsageError("--target cuda-... compiles what any model needs: leave MODEL out")
-    names = ptx_cache.every()
+    names = _gpu_kernels(models) if models else set(ptx_cache.every())
     with progress(target) as update:
         folder, num_compiled = ptx_cache.build(
-            names,
+            sorted(names),
             ptx_cache.TARGETS[target],
             root=output,
             progress=partial(update, "compile_for"),
         )
     note(f"{len(names)} kernels for {target} are in {folder}, {num_compiled} of them new")
+
+
+def _gpu_kernels(models: tuple[str, ...]) -> set[str]:
+    from ..models.weights import Weights
+    from ..runtime.cuda.ahead import kernels_of_model
+    from . import loading
+
+    names: set[str] = set()
+    for model in models:
+        with loading.open_file(model) as gguf:
+            names.update(kernels_of_model(Weights.open(gguf)))
+    return names
 
 
 def _choose(target: str) -> None:

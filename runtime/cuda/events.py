@@ -50,7 +50,13 @@ class CudaEvent:
         self._context.use()
         return self._context.driver.milliseconds(start._handle, self._handle) / 1000
 
+    def close(self) -> None:
+        """Give it back."""
+        handle, self._handle = self._handle, 0
+        if handle:
+            self._discard("cuEventDestroy_v2", handle)
+
     def __del__(self) -> None:
         """What nobody can wait for any more goes."""
         if getattr(self, "_handle", 0):
-            self._discard("cuEventDestroy_v2", self._handle)
+            self.close()

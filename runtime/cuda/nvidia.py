@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import os
+import weakref
 from collections import deque
 from collections.abc import Sequence
 from ctypes import c_uint64
@@ -61,6 +62,7 @@ class NvidiaDevice:
         self._blas: Blas | None = None
         self._discarded: deque[tuple[str, int]] = deque()  # from any thread, by the collector
         self._finalizers: list[Any] = []  # of host buffers
+        self._handed_out: weakref.WeakSet[CudaEvent | CudaGraph] = weakref.WeakSet()
         self._ring: Ring | None = None
         self.programmatic = info.architecture >= 90 and os.environ.get("LLAMBA_PDL") != "0"
         # To find the kernel that reads or writes where it must not: wait after each.
@@ -162,7 +164,9 @@ class NvidiaDevice:
     def event(self, *, timed: bool = False) -> CudaEvent:
         """A new one. timed: it can say how long after another one it was reached."""
         self._tidy()
-        return CudaEvent(self._context, self._stream, self._discard, timed)
+        event = CudaEvent(self._context, self._stream, self._discard, timed)
+        self._handed_out.add(event)
+        return event
 
     def load(self, kernels: Sequence[str], progress: Progress | None = None) -> None:
         """Make kernels ready, `module:function` as of Launch; compiled if no cache has them."""
@@ -189,7 +193,9 @@ class NvidiaDevice:
             return StepwiseGraph(self._packed(work, False).issue_stepwise)
         prepared = self._packed(work, self.programmatic)
         mode = RELAXED if prepared.has_gemm else THREAD_LOCAL
-        return CudaGraph(self._context, self._stream, prepared.issue, mode, self._discard)
+        graph = CudaGraph(self._context, self._stream, prepared.issue, mode, self._discard)
+        self._handed_out.add(graph)
+        return graph
 
     def prepare(self, work: Sequence[Work]) -> Prepared:
         """Work, packed; kept as long as the same list, with the same in it, comes often."""
@@ -265,6 +271,8 @@ class NvidiaDevice:
             self._blas.close()
         self._prepared.clear()
         self._ring = None
+        for found in (*self._handed_out,):
+            found.close()
         for finalizer in self._finalizers:
             finalizer()
         self._tidy()
