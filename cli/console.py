@@ -66,7 +66,8 @@ def show_warnings(*, details: bool = False) -> None:
         logger.addHandler(Handler())
         logger.propagate = False
     if details or sys.stderr.isatty():
-        logging.getLogger(f"{root}.runtime.load").setLevel(logging.INFO)
+        for module in ("load", "placing"):
+            logging.getLogger(f"{root}.runtime.{module}").setLevel(logging.INFO)
     warnings.showwarning = lambda message, *_: warn(" ".join(str(message).split()))
 
 

@@ -18,6 +18,8 @@ _ENGINE = {
     "mlock": "--mlock",
     "nice": "--nice",
     "background": "--background",
+    "device": "--device",
+    "gpu_layers": "--gpu-layers",
     "pooling": "--pooling",
     "dimensions": "--dimensions",
 }
@@ -47,7 +49,7 @@ def in_flags(message: str, *, sampling: bool = True) -> str:
         name, value = match[1], match[2]
         if value is None:
             return flags[name] if "_" in name else name
-        plain = re.fullmatch(r"""(['"])([\w.+-]+)\1""", value)
+        plain = re.fullmatch(r"""(['"])([\w.+:-]+)\1""", value)
         return f"{flags[name]} {plain[2] if plain else value}".rstrip()
 
     names = "|".join(flags)

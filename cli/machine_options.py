@@ -1,10 +1,12 @@
-"""The options about what a model may take of the machine: memory and the CPU's time."""
+"""The options about what a model may take of the machine: a GPU, memory, the CPU's time."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 
+from ..errors import InvalidParameterError
+from ..runtime.gpus import DEVICES, gpu_number
 from .units import SIZE
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -14,6 +16,52 @@ _LIMIT = click.option(
     "--memory-limit",
     type=SIZE,
     help="Most to take in all, models included, such as 2G [what is free].",
+)
+
+
+class DeviceName(click.ParamType):
+    """`auto`, `cpu`, `cuda`, `cuda:1`."""
+
+    name = "DEVICE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The same, if it names a device."""
+        try:
+            gpu_number(value)
+        except InvalidParameterError:
+            self.fail(f"{value!r} must be {DEVICES}", param, ctx)
+        return value
+
+
+class Layers(click.ParamType):
+    """`auto`, `all`, or a number of layers."""
+
+    name = "N|auto|all"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | str:
+        """A number >= 0, or the word."""
+        if isinstance(value, int) or value in ("auto", "all"):
+            return value
+        if not value.isdecimal():
+            self.fail(f"{value!r} must be auto, all, or a number of layers", param, ctx)
+        return int(value)
+
+
+_DEVICE = click.option(
+    "--device",
+    type=DeviceName(),
+    help="cpu, cuda, or cuda:1 for one of several GPUs; auto takes a GPU that holds at least half "
+    "of the layers [auto].",
+)
+_GPU_LAYERS = click.option(
+    "-ngl",
+    "--gpu-layers",
+    "--n-gpu-layers",
+    "gpu_layers",
+    type=Layers(),
+    help="The GPU runs the last N layers and the output, the CPU the others [as many as fit].",
 )
 _LOCK = click.option(
     "--mlock",
@@ -27,6 +75,8 @@ def machine_options(command: _F) -> _F:
     """Adds the options; `machine_from` takes them out again."""
     for option in reversed(
         (
+            _DEVICE,
+            _GPU_LAYERS,
             _LIMIT,
             click.option(
                 "--no-mmap",
@@ -57,6 +107,8 @@ def memory_options(command: _F) -> _F:
     """Adds those of `bench`, with llama-bench's name; `memory_from` takes them out again."""
     for option in reversed(
         (
+            _DEVICE,
+            _GPU_LAYERS,
             _LIMIT,
             click.option(
                 "-mmp",
@@ -77,7 +129,13 @@ def memory_from(options: dict[str, Any]) -> dict[str, Any]:
         "memory_limit": options.pop("memory_limit"),
         "mmap": False if options.pop("mmap") == "0" else None,
         "mlock": options.pop("mlock"),
+        **device_from(options),
     }
+
+
+def device_from(options: dict[str, Any]) -> dict[str, Any]:
+    """Takes out where it runs."""
+    return {"device": options.pop("device"), "gpu_layers": options.pop("gpu_layers")}
 
 
 def machine_from(options: dict[str, Any]) -> dict[str, Any]:
@@ -88,4 +146,5 @@ def machine_from(options: dict[str, Any]) -> dict[str, Any]:
         "mlock": options.pop("mlock"),
         "nice": options.pop("nice"),
         "background": options.pop("background"),
+        **device_from(options),
     }

@@ -34,6 +34,8 @@ class EngineOptions:
     nice: int | None = None
     background: bool | None = None
     lora: list[tuple[str, float]] | None = None
+    device: str | None = None
+    gpu_layers: int | str | None = None
 
     def given(self) -> dict[str, Any]:
         """The fields that the user set, as keyword arguments of LLM."""

@@ -18,10 +18,13 @@ TITLES = {
     "verify": "checking {name}",
     "read": "reading {name} into memory",
     "lock": "locking {name} in memory",
+    "upload": "bringing {name} to the GPU",
     "compile": "compiling kernels for this CPU, once",
+    "compile_gpu": "compiling kernels for this GPU, once",
     "compile_for": "compiling kernels for {name}",
 }
-COUNTED = ("compile", "compile_for")  # the others are in bytes
+KERNELS = ("compile", "compile_gpu", "compile_for")
+COUNTED = (*KERNELS, "upload")  # the others are in bytes
 SHORT_S = 0.5  # work that is done sooner is not worth a line or a bar, nor rich's import
 
 
@@ -38,10 +41,10 @@ def progress(name: str, *, bars: bool = True) -> Iterator[Progress]:
 
     def update(event: str, done: int, total: int) -> None:
         nonlocal compiled
-        if event in COUNTED:
+        if event in KERNELS:
             compiled = done, total
         now = time.monotonic()
-        if now - started.setdefault(event, now) >= SHORT_S or event in ("wait", *COUNTED):
+        if now - started.setdefault(event, now) >= SHORT_S or event in ("wait", *KERNELS):
             shown.update(event, done, total)
 
     try:

@@ -10,7 +10,7 @@ from .config import EngineConfig
 from .gpus import Gpus
 
 if TYPE_CHECKING:
-    from .split import Part
+    from .split import ModelProgram, Part
 
 Progress = Callable[[str, int, int], None]
 
@@ -22,7 +22,7 @@ def build(
     *,
     adapters: Sequence[Adapter] = (),
     progress: Progress | None = None,
-) -> "Part":
+) -> "ModelProgram":
     """The program. Errors are those of forward.build_program, and DeviceError."""
     num_layers = weights.hyperparameters.num_layers
     here = config.cpu_layers(num_layers)
@@ -78,6 +78,10 @@ def _on_gpu(
     from .cuda.forms import Forms
     from .gpus import gpu_number
 
+    def told(event: str, done: int, total: int) -> None:
+        assert progress is not None
+        progress("compile_gpu" if event == "compile" else event, done, total)
+
     device = gpus.take(gpu_number(config.device) or 0)
     try:
         return build_program(
@@ -92,7 +96,7 @@ def _on_gpu(
             context_length=config.max_sequence_length,
             layers=layers,
             owned=True,
-            progress=progress,
+            progress=None if progress is None else told,
         )
     except BaseException:
         device.close()

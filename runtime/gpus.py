@@ -1,6 +1,5 @@
 """Which GPUs this machine has, asked only when a model may run on one; nothing is loaded before."""
 
-import ctypes
 import sys
 from typing import TYPE_CHECKING
 
@@ -30,6 +29,8 @@ def gpu_number(device: str) -> int | None:
 
 
 def _can_load(library: str) -> bool:
+    import ctypes
+
     try:
         ctypes.CDLL(library)
         return True

@@ -23,11 +23,12 @@ from .sizing import configure
 if TYPE_CHECKING:
     from ..models.chat import ChatTemplate
     from ..models.tokenizer import Tokenizer
-    from .split import Part
+    from .split import ModelProgram
 
 logger = logging.getLogger(__name__)
 
-# progress(event, done, total): the store's events, in bytes, and "compile", in kernels.
+# progress(event, done, total): the store's events, in bytes; "compile" and "compile_gpu", in
+# kernels; "upload", in matrices.
 Progress = Callable[[str, int, int], None]
 
 _SAMPLING_PREFIX = "general.sampling."
@@ -47,7 +48,7 @@ class Loaded:
     chat_template_error: ChatTemplateError | None  # the file's own is invalid: chat is refused
     default_params: SamplingParams
     config: EngineConfig
-    program: "Part"
+    program: "ModelProgram"
     adapters: AdapterSet
 
     def close(self) -> None:
@@ -142,6 +143,13 @@ def load(
 def _tell(path: Path, weights: Weights, config: EngineConfig) -> None:
     """Log what it is about to take."""
     if not logger.isEnabledFor(logging.INFO):
+        return
+    num_layers = weights.hyperparameters.num_layers
+    if config.gpu_layers:
+        from .cuda.sizing import describe_gpu
+
+        logger.info("%s: %s", path.name, describe_gpu(weights, config))
+    if config.gpu_layers == num_layers:
         return
     need = memory_need(weights, config)
     sizes = describe(need, config.kv_tokens, config.cache_type, available_memory())

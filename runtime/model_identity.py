@@ -56,6 +56,8 @@ def identify(
         f"rotation {'long' if long else 'usual'}",
         f"kernels {kernels.isa}/{kernels.lanes}",
     ]
+    if config.gpu_layers:  # their pages lie otherwise
+        settings[-1] = f"kernels cuda/{config.gpu_layers} {kernels.isa}/{kernels.lanes}"
     hashed = hashlib.sha256("\n".join(settings).encode())
     hashed.update(_model_digest(weights.gguf))
     namespace, named = 0, "none"

@@ -11,8 +11,8 @@ from .batch import Batch, Logits, Runs
 from .candidates import CandidateRows
 
 
-class Part(Runs, Protocol):
-    """What a SplitProgram needs of its programs: program.Program, or a GPU's."""
+class ModelProgram(Runs, Protocol):
+    """A whole model's program, wherever it runs."""
 
     causal: bool
 
@@ -24,16 +24,6 @@ class Part(Runs, Protocol):
     @property
     def waiting_share(self) -> float:
         """The share of all steps' time that threads waited for the last."""
-        ...
-
-    def run_hidden(
-        self, batch: Batch, states: NDArray[np.float32]
-    ) -> NDArray[np.float32] | CandidateRows:
-        """`run` from the states that the layers before gave; asked of the second part only."""
-        ...
-
-    def last_states(self) -> NDArray[np.float32]:
-        """The states after the last run, whose segments were HIDDEN; of the first part only."""
         ...
 
     def read_page(self, page: int) -> bytes:
@@ -50,6 +40,20 @@ class Part(Runs, Protocol):
 
     def close(self) -> None:
         """Let everything go."""
+        ...
+
+
+class Part(ModelProgram, Protocol):
+    """What a SplitProgram needs of its programs: program.Program, or a GPU's."""
+
+    def run_hidden(
+        self, batch: Batch, states: NDArray[np.float32]
+    ) -> NDArray[np.float32] | CandidateRows:
+        """`run` from the states that the layers before gave; asked of the second part only."""
+        ...
+
+    def last_states(self) -> NDArray[np.float32]:
+        """The states after the last run, whose segments were HIDDEN; of the first part only."""
         ...
 
 

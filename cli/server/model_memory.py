@@ -15,17 +15,21 @@ def measure(source: str, engine: Mapping[str, Any]) -> MemoryNeed:
     from ...models.store import resolve
     from ...models.weights import Weights
     from ...runtime.footprint import memory_need
+    from ...runtime.gpus import Gpus
     from ...runtime.sizing import configure
 
     others = ("chat_template", "seed", "lora")
     sizes = {name: value for name, value in engine.items() if name not in others}
-    gguf = GGUFFile.open(resolve(source))
+    gguf, gpus = GGUFFile.open(resolve(source)), Gpus()
     try:
         weights = Weights.open(gguf)
         more = sum(float_bytes(path) for path, _ in engine.get("lora", ()))
-        need = memory_need(weights, configure(weights, **sizes, adapter_bytes=more))
+        sizes.setdefault("device", "auto")
+        config = configure(weights, **sizes, gpus=gpus, adapter_bytes=more)
+        need = memory_need(weights, config)
         return replace(need, arena=need.arena + more)
     finally:
+        gpus.close()
         gguf.close()
 
 

@@ -276,13 +276,18 @@ def _names(entries: Sequence[ModelEntry]) -> str:
 def _sizes(config: "EngineConfig") -> str:
     """What was chosen for this machine (PAINS P70)."""
     threads = f"{config.num_threads} thread{'' if config.num_threads == 1 else 's'}"
-    return f"{describe_sizes(config)}, {config.max_sequences} answers at once, {threads}"
+    where = f"{threads}, {config.gpu_layers} layers on {config.device}"
+    return (
+        f"{describe_sizes(config)}, {config.max_sequences} answers at once, "
+        f"{where if config.gpu_layers else threads}"
+    )
 
 
 def _log_to(lines: JsonLines) -> None:
     """Our warnings and faults, and uvicorn's, become lines of the log."""
     handler, root = LogHandler(lines), __name__.split(".")[0]
-    logging.getLogger(f"{root}.runtime.load").setLevel(logging.INFO)  # what models need
+    for module in ("load", "placing"):  # what models need, and why a GPU is not used
+        logging.getLogger(f"{root}.runtime.{module}").setLevel(logging.INFO)
     for name, level in ((root, logging.WARNING), ("uvicorn", logging.ERROR)):
         logger = logging.getLogger(name)
         logger.handlers[:] = [handler]

@@ -31,7 +31,7 @@ class Forms:
     def __str__(self) -> str:
         """What there is, for people."""
         names = [name for name, there in (("tiles", self.tiles), ("float16", self.half)) if there]
-        return "planes" + (" and " + ", ".join(names) if names else "")
+        return " and ".join(names) or "none"
 
 
 def planes_bytes(weights: Weights, layers: range | None = None, *, exact: bool = False) -> int:

@@ -23,7 +23,7 @@ from ..config import (
 )
 from ..memory import megabytes
 from ..split import can_split, nearest_cut
-from .forms import choose_forms, forms_bytes, planes_bytes
+from .forms import Forms, choose_forms, forms_bytes, planes_bytes
 from .need import arena_bytes
 
 if TYPE_CHECKING:
@@ -232,3 +232,19 @@ class GpuSizing:
                 exact=self._exact,
             )
         return self._arenas[key]
+
+
+def describe_gpu(weights: Weights, config: EngineConfig) -> str:
+    """What a GPU is going to hold of a model, in a line."""
+    count, forms = weights.hyperparameters.num_layers, config.gpu_forms or Forms()
+    layers = range(count - config.gpu_layers, count)
+    exact = config.activations == "float32"
+    page = kv_bytes_per_page(weights.hyperparameters, config.cache_type, layers)
+    num_bytes = planes_bytes(weights, layers, exact=exact)
+    copies = forms_bytes(weights, forms, layers, exact=exact)
+    more = f" and {megabytes(copies)} of copies ({forms})" if copies else ""
+    return (
+        f"{config.gpu_layers} of {count} layers on {config.device}, weights {megabytes(num_bytes)}"
+        f"{more}, KV cache {megabytes(config.num_pages * page)} ({config.kv_tokens} tokens, "
+        f"{config.cache_type})"
+    )

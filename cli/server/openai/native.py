@@ -119,6 +119,8 @@ def _props(server: Server, entry: ModelEntry | None) -> dict[str, Any]:
         about |= {
             "default_generation_settings": {"n_ctx": llm.context_length},
             "total_slots": llm.config.max_sequences,
+            "device": llm.config.device,
+            "gpu_layers": llm.config.gpu_layers,
             "chat_template": template.source if template is not None else "",
             "bos_token": _name(llm.tokenizer, vocabulary.bos_id),
             "eos_token": _name(llm.tokenizer, vocabulary.eos_id),
