@@ -1,5 +1,6 @@
 """`llamba bench`: prefill and decode speed, in llama-bench's terms."""
 
+from contextlib import closing
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -14,8 +15,11 @@ from .machine_options import memory_from, memory_options
 from .progress import progress
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..models.lora import Adapter
     from ..models.weights import Weights
-    from ..runtime.program import Program
+    from ..runtime.split import ModelProgram
     from .measure import Case, Samples
 
 
@@ -67,7 +71,7 @@ NUMBERS = Numbers()
 @click.option("-d", "--n-depth", type=NUMBERS, help="Tokens already cached [0].")
 @click.option("-t", "--threads", type=NUMBERS, help="Threads [the physical cores we may use].")
 @click.option("-r", "--repetitions", type=NUMBERS, help="Repetitions [5].")
-@click.option("-ub", "--ubatch-size", type=int, help="Tokens a step [512].")
+@click.option("-ub", "--ubatch-size", type=int, help="Tokens a step [512; 2048 on a GPU].")
 @click.option("--activations", type=click.Choice(["int8", "float32"]), default="int8")
 @click.option("--no-warmup", is_flag=True, help="Skip the run before the measured ones.")
 @click.option("-o", "--output", type=click.Choice(["md", "json", "jsonl", "csv"]), default="md")
@@ -128,14 +132,14 @@ def command(
     kept = {"cache_type": load["cache_type"] or "f16", "deterministic": bool(load["deterministic"])}
     settings = {"activations": activations, **kept}
     mmap = memory["mmap"] is None
-    repetitions, ubatch_size = repetitions or [5], 512 if ubatch_size is None else ubatch_size
+    repetitions = repetitions or [5]
     tests = _tests(n_prompt, n_gen, n_parallel, [_pair(pair) for pair in pairs], n_depth or [0])
     if not tests:
         raise InvalidParameterError("nothing to measure: give -p or -n a number above 0")
     if n_parallel and min(n_parallel) < 1:
         raise InvalidParameterError(f"-npl {min(n_parallel)}: must be at least 1")
     for name, value in (("-r", min(repetitions)), ("-ub", ubatch_size)):
-        if value < 1:
+        if value is not None and value < 1:
             raise InvalidParameterError(f"{name} {value}: must be at least 1")
     writer = WRITERS[output]()
     for model in models:
@@ -144,7 +148,6 @@ def command(
             from ..runtime.adapter_set import read_adapters
             from ..runtime.request_builder import no_text
             from .bench_about import about
-            from .bench_memory import check_fits, hold
             from .measure import Bench
 
             weights = Weights.open(gguf)
@@ -152,20 +155,17 @@ def command(
                 raise no_text(weights.architecture.name, weights.hyperparameters.num_labels)
             facts = about(weights)
             adapters, scales = read_adapters(lora_from(load["lora"]) or (), weights)
-            added = {"adapters": adapters} if adapters else {}
-            check_fits(
-                weights, max(test.num_pages for test in tests), ubatch_size, settings, memory
-            )
-            hold(gguf, model, memory)
             for num_threads in threads or [default_num_threads()]:
-                program = _build(weights, tests, num_threads, ubatch_size, settings | added)
+                program, where = _build(
+                    weights, tests, num_threads, ubatch_size, settings, adapters, memory
+                )
                 bench = Bench(program, weights.hyperparameters.vocab_size, adapters=tuple(scales))
                 try:
                     for count in repetitions:
                         for test in tests:
                             samples = bench.measure(test, count, warmup=not no_warmup)
-                            row = _row(facts, samples, num_threads, ubatch_size, settings)
-                            writer.write({**row, "use_mmap": mmap}, test.name)
+                            row = _row(facts, samples, num_threads, settings)
+                            writer.write({**row, "use_mmap": mmap, **where}, test.name)
                 finally:
                     program.close()
     writer.close()
@@ -208,44 +208,75 @@ def _build(
     weights: "Weights",
     tests: "list[Case]",
     num_threads: int,
-    max_tokens: int,
+    step_tokens: int | None,
     settings: dict[str, Any],
-) -> "Program":
-    """A program with just the pages that the largest test needs."""
+    adapters: "Sequence[Adapter]",
+    memory: dict[str, Any],
+) -> "tuple[ModelProgram, dict[str, Any]]":
+    """A program with just the pages that the largest test needs, and what rows say of it."""
+    from ..runtime.building import build
+    from ..runtime.config import STEP_TOKENS
     from ..runtime.forward import build_program
+    from ..runtime.gpus import Gpus
+    from .bench_device import device_facts, placed
+    from .bench_memory import check_fits, hold
 
-    most = max(test.num_parallel for test in tests)
-    if most > max_tokens:
-        raise InvalidParameterError(f"-npl {most}: a step has {max_tokens} tokens: set -ub {most}")
-    with progress(str(weights.gguf.path)) as update:
-        program = build_program(
+    name, most = str(weights.gguf.path), max(test.num_parallel for test in tests)
+    num_pages, max_tokens = max(test.num_pages for test in tests), step_tokens or STEP_TOKENS
+    with closing(Gpus()) as gpus:
+        config = placed(
             weights,
-            num_pages=max(test.num_pages for test in tests),
+            gpus,
+            memory,
+            num_pages=num_pages,
+            num_parallel=most,
             num_threads=num_threads,
-            max_tokens=max_tokens,
-            **settings,
-            progress=partial(update, "compile"),
+            step_tokens=step_tokens,
+            settings=settings,
+            has_adapters=bool(adapters),
         )
+        if config is not None:
+            max_tokens = config.max_tokens
+        if most > max_tokens:
+            raise InvalidParameterError(
+                f"-npl {most}: a step has {max_tokens} tokens: set -ub {most}"
+            )
+        if config is None or config.gpu_layers < weights.hyperparameters.num_layers:
+            check_fits(weights, num_pages, max_tokens, settings, memory)
+            hold(weights.gguf, name, memory)
+        facts = {"n_batch": max_tokens, "n_ubatch": max_tokens, **device_facts(config, gpus)}
+        with progress(name) as update:
+            if config is not None:
+                program: ModelProgram = build(weights, config, gpus, progress=update)
+            else:
+                program = build_program(
+                    weights,
+                    num_pages=num_pages,
+                    num_threads=num_threads,
+                    max_tokens=max_tokens,
+                    **settings,
+                    adapters=adapters,
+                    progress=partial(update, "compile"),
+                )
     if most > program.max_logits:
         program.close()
         raise InvalidParameterError(
             f"-npl {most}: at most {program.max_logits} sequences can be decoded together"
         )
-    return program
+    return program, facts
 
 
 def _row(
     facts: dict[str, Any],
     samples: "Samples",
     num_threads: int,
-    ubatch: int,
     settings: dict[str, Any],
 ) -> dict[str, Any]:
     test = samples.test
     return {
         **facts,
-        "n_batch": ubatch,
-        "n_ubatch": ubatch,
+        "n_batch": 0,
+        "n_ubatch": 0,
         "n_threads": num_threads,
         "type_k": settings["cache_type"],
         "type_v": settings["cache_type"],

@@ -24,24 +24,32 @@ class Markdown:
 
     columns = ("model", "size", "params", "threads", "test", "t/s")
     widths = (30, 10, 10, 7, 15, 20)
+    on_gpus = ("backend", "ngl"), (10, 3)  # columns before "threads"
 
     def __init__(self) -> None:
-        self.begun = False
+        self.begun = self.has_gpus = False
 
     def write(self, row: dict[str, Any], name: str) -> None:
         """One more row."""
         if not self.begun:
+            self.has_gpus = row["n_gpu_layers"] > 0
+            if self.has_gpus:
+                more, wide = self.on_gpus
+                self.columns = (*self.columns[:3], *more, *self.columns[3:])
+                self.widths = (*self.widths[:3], *wide, *self.widths[3:])
             self._line(self.columns)
             rules = ("-" * (width - 1) + ("-:"[i > 0]) for i, width in enumerate(self.widths))
             click.echo("| " + " | ".join(rules) + " |")
             self.begun = True
         params = row["model_n_params"]
         mib = row["model_size"] / 2**20
+        where = (row["backends"], str(row["n_gpu_layers"])) if self.has_gpus else ()
         self._line(
             (
                 row["model_type"],
                 f"{mib / 1024:.2f} GiB" if mib >= 1024 else f"{mib:.2f} MiB",
                 f"{params / 1e9:.2f} B" if params >= 1e9 else f"{params / 1e6:.2f} M",
+                *where,
                 str(row["n_threads"]),
                 name,
                 f"{row['avg_ts']:.2f} ± {row['stddev_ts']:.2f}",

@@ -191,6 +191,8 @@ def _row(
     config = llm.config
     return {
         **about(llm.weights),
+        "device": config.device,
+        "n_gpu_layers": config.gpu_layers,
         "n_threads": config.num_threads,
         "activations": config.activations,
         "cache_type": config.cache_type,

@@ -1,26 +1,31 @@
 """`llamba doctor`: what llamba found on this machine, and why it is slow; for bug reports, too.
 
-doctor_machine.py reads facts, doctor_speed.py measures, doctor_advice.py says what to do.
+doctor_machine.py and doctor_gpu.py read facts, doctor_speed.py measures, doctor_advice.py says what
+to do.
 """
 
 import os
 import platform
 import sys
+from contextlib import closing
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..errors import InvalidParameterError, LlambaError
 from .console import print_json, size
 
+if TYPE_CHECKING:
+    from ..runtime.gpus import Gpus
+
 PACKAGES = ("numpy", "numba", "llvmlite", "jinja2", "huggingface_hub", "uvicorn")
 MAX_THREADS = 1024
 SHARES = ("waiting", "of_ceiling", "in_large_pieces")
 # What a model's part says, a line each; why it is limited is the first advice.
 LABELS = {
-    "path": "model", "file_system": "lies on", "num_bytes": "file",
+    "path": "model", "runs_on": "runs on", "file_system": "lies on", "num_bytes": "file",
     "bytes_per_token": "token reads", "ceiling_ts": "ceiling", "decode_ts": "measured",
     "of_ceiling": "of ceiling", "waiting": "waiting", "disk_reads_per_token": "disk reads",
     "in_large_pieces": "2 MB pieces", "limit": "limit",
@@ -43,20 +48,12 @@ def command(model: str | None, threads: int | None, no_measure: bool, as_json: b
     token, so that nothing can be faster than that. With MODEL, a short run shows how near it comes,
     and what limits it.
     """
-    from .doctor_advice import advice
+    from ..runtime.gpus import Gpus
 
     if threads is not None and not 1 <= threads <= MAX_THREADS:
         raise InvalidParameterError(f"--threads {threads}: must be from 1 to {MAX_THREADS}")
-    found = examine()
-    count = threads or found["threads"]
-    if not no_measure:
-        found["bandwidth"] = _bandwidth(count)
-    if model is not None:
-        from .doctor_speed import examine_model
-
-        speeds = found.get("bandwidth", {})
-        found["model"] = examine_model(model, count, speeds.get("all_threads"))
-    found["advice"] = advice(found)
+    with closing(Gpus()) as gpus:
+        found = _found(model, threads, gpus, measure=not no_measure)
     if as_json:
         print_json(found)
         return
@@ -69,6 +66,24 @@ def command(model: str | None, threads: int | None, no_measure: bool, as_json: b
             click.echo(f"{LABELS[name]:12} {_number(name, value)}")
     for line in found["advice"]:
         click.echo(f"\n* {line}")
+
+
+def _found(
+    model: str | None, threads: int | None, gpus: "Gpus", *, measure: bool
+) -> dict[str, Any]:
+    """Everything, with what is measured and advised."""
+    from .doctor_advice import advice
+
+    found = examine(gpus)
+    count = threads or found["threads"]
+    if measure:
+        found["bandwidth"] = _bandwidth(count)
+    if model is not None:
+        from .doctor_speed import examine_model
+
+        speeds = found.get("bandwidth", {})
+        found["model"] = examine_model(model, count, speeds.get("all_threads"), gpus)
+    return found | {"advice": advice(found)}
 
 
 def _shown(value: Any) -> str:
@@ -106,10 +121,11 @@ def _bandwidth(num_threads: int) -> dict[str, Any]:
         return {"why_not": str(error)}
 
 
-def examine() -> dict[str, Any]:
+def examine(gpus: "Gpus") -> dict[str, Any]:
     """Everything that can be read, as values for JSON; what can't be found out says why."""
     from .. import __version__
     from . import doctor_machine as machine
+    from .doctor_gpu import examine_gpus
 
     return {
         "llamba": __version__,
@@ -118,6 +134,7 @@ def examine() -> dict[str, Any]:
         "packages": {name: _version(name) for name in PACKAGES},
         "cpu": cpu_model(),
         **_target(),
+        **examine_gpus(gpus),
         **machine.threads(),
         "load": machine.load_average(),
         **_memory(),

@@ -66,6 +66,9 @@ def _all(found: dict[str, Any]) -> Iterator[str]:
     why = found.get("why") or {}
     if why.get("quota", "none") != "none":
         yield f"a control group limits the CPU to {why['quota']}: more threads would only wait"
+    cublas = str((found.get("cuda") or {}).get("cuBLAS", ""))
+    if cublas.startswith("none: "):
+        yield f"the GPU is not used: {cublas[6:]}"
     yield from _of_the_machine(found)
     for where, disk in (("the cache", found.get("disk")), ("the model", model.get("file_system"))):
         if disk and "slow" in disk:

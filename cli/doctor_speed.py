@@ -10,6 +10,7 @@ from .progress import progress
 
 if TYPE_CHECKING:
     from ..models.weights import Weights
+    from ..runtime.gpus import Gpus
 
 _RUN_S = 1.0
 _NEAR = 0.7  # of the ceiling: nothing but memory limits it
@@ -38,14 +39,15 @@ def bytes_per_token(weights: "Weights") -> int:
     return streamed - routed + routed * experts.used // experts.count
 
 
-def examine_model(name: str, num_threads: int, read: float | None) -> dict[str, Any]:
-    """A short run, beside what memory allows.
+def examine_model(name: str, num_threads: int, read: float | None, gpus: "Gpus") -> dict[str, Any]:
+    """Where it would run, and a short run on the CPU beside what memory allows.
 
     read: bytes a second that all threads read; None: nothing is measured.
     """
     with loading.open_file(name) as gguf:
         from ..models.weights import Weights
         from ..runtime.request_builder import no_text
+        from .doctor_gpu import runs_on
         from .doctor_machine import file_system
 
         weights = Weights.open(gguf)
@@ -54,6 +56,7 @@ def examine_model(name: str, num_threads: int, read: float | None) -> dict[str, 
         per_token = bytes_per_token(weights)
         found: dict[str, Any] = {
             "path": str(gguf.path),
+            "runs_on": runs_on(weights, gpus),
             "file_system": file_system(Path(gguf.path)),
             "num_bytes": gguf.num_bytes,
             "bytes_per_token": per_token,

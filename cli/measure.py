@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ..runtime.batch import PAGE_SIZE, Batch, Logits, Segment
 
 if TYPE_CHECKING:
-    from ..runtime.program import Program
+    from ..runtime.split import ModelProgram
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Bench:
 
     def __init__(
         self,
-        program: "Program",
+        program: "ModelProgram",
         vocab_size: int,
         *,
         seed: int = 0,
