@@ -40,10 +40,14 @@ def main() -> None:
                 graph.launch()
             device.synchronize()
             whole = (time.perf_counter() - started) / rounds * 1e6
-        print(f"{tokens} tokens, context {context}, {splits} splits: {whole:.0f} us in a graph, "
-              f"{len(work)} nodes, {sum(map(sum, sums.values())):.0f} us alone")
+        print(
+            f"{tokens} tokens, context {context}, {splits} splits: {whole:.0f} us in a graph, "
+            f"{len(work)} nodes, {sum(map(sum, sums.values())):.0f} us alone"
+        )
         for name, times in sorted(sums.items(), key=lambda item: -sum(item[1])):
-            print(f"  {sum(times):8.0f} us  {len(times):4} x {sum(times) / len(times):7.2f}  {name}")
+            print(
+                f"  {sum(times):8.0f} us  {len(times):4} x {sum(times) / len(times):7.2f}  {name}"
+            )
 
 
 if __name__ == "__main__":
