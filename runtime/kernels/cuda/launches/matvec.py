@@ -1,7 +1,7 @@
 """Matrices times the vectors of 1 to 8 tokens: how rows and columns are dealt out to blocks."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from .....quant.cuda.planes import FLOATS, row_bytes
 from ..launch import Fields, Launch, Matrix
@@ -128,30 +128,18 @@ def matvec(
     factor: float = 1.0,
     residual: bool = False,
     softcap: float = 0.0,
-) -> list[Launch]:
+) -> Launch:
     """out = softcap(factor * (W x + bias) + (out if residual)) of up to three matrices.
 
     All have one format and number of columns. x: the fields x_q, x_scales, x_plain, x_columns and
-    column_at. tokens: 1, 2, 4 or a multiple of 8, rows that are there in all buffers; a launch for
-    each 8, which reads the matrices again.
+    column_at. tokens: 1, 2, 4 or 8, rows that are there in all buffers.
     """
     matrix = parts[0].matrix
-    num_rows = sum(part.num_rows for part in parts)
     if matrix.format in FLOATS:
         where = (x.x_plain + 4 * x.column_at, 4 * x.x_columns, 0, 0)
     else:
         scales = x.x_scales + x.column_at // 32 * 8
         where = (x.x_q + x.column_at, x.x_columns, scales, x.x_columns // 32 * 8)
-    at_once = min(tokens, TOKENS[-1])
-    layout = choose_layout(matrix.format, matrix.columns, num_rows, at_once)
-    launches = []
-    for first in range(0, tokens, at_once):
-        moved = [replace(part, out=part.out + first * part.out_stride) for part in parts]
-        start, stride, pairs, pairs_stride = where
-        launches.append(
-            matvec_launch(
-                moved, start + first * stride, stride, pairs + first * pairs_stride, pairs_stride,
-                at_once, layout, factor, residual, softcap,
-            )
-        )  # fmt: skip
-    return launches
+    num_rows = sum(part.num_rows for part in parts)
+    layout = choose_layout(matrix.format, matrix.columns, num_rows, tokens)
+    return matvec_launch(parts, *where, tokens, layout, factor, residual, softcap)
