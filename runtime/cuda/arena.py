@@ -73,8 +73,7 @@ class DeviceArena(Arena):
 class DeviceActivations:
     """A matmul's input on a GPU, in the forms that the modes read (kernels/cuda/quantize.py).
 
-    routed: experts read it, as bytes in every mode. mixed: matrices without tiles read it, too,
-    so that it is float16 in steps for tiles as well.
+    routed: experts read it, as bytes in every mode.
     """
 
     columns: int
@@ -83,7 +82,6 @@ class DeviceActivations:
     half: int = 0
     plain: int = 0
     routed: bool = False
-    mixed: bool = False
 
     @classmethod
     def make(
@@ -106,7 +104,6 @@ class DeviceActivations:
             half=arena.allocate(2 * size) if quantized or half else 0,
             plain=arena.allocate(4 * size) if plain else 0,
             routed=routed,
-            mixed=half,
         )
 
     def fields(self) -> dict[str, Any]:
@@ -118,7 +115,6 @@ class DeviceActivations:
             "act_half": self.half,
             "act_plain": self.plain,
             "act_routed": int(self.routed),
-            "act_mixed": int(self.mixed),
         }
 
     def input_of(self, order: int, at: int = 0) -> dict[str, Any]:

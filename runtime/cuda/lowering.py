@@ -122,9 +122,7 @@ class DeviceLowering(Lowering):
         infos = [self.matrix(name) for name in consumers]
         kinds = {self.matrices.kind(info) for info in infos}
         routed = any("_exps" in info.name for info in infos)
-        # In steps for tiles cuBLAS reads the others.
-        mixed = "half" in kinds or not all(map(self.matrices.has_tiles, infos))
-        key = (columns, *sorted(kinds), tag, tokens, routed, mixed, orders)
+        key = (columns, *sorted(kinds), tag, tokens, routed, orders)
         made: dict[Any, Any] = self._inputs
         if key not in made:
             made[key] = DeviceActivations.make(
@@ -132,7 +130,7 @@ class DeviceLowering(Lowering):
                 tokens or self.capacity,
                 columns,
                 quantized="bytes" in kinds,
-                half=mixed,
+                half="half" in kinds,
                 plain=bool(kinds & {"single", "half"}) or bool(orders & FLOAT),
                 routed=routed,
             )

@@ -55,10 +55,6 @@ class DeviceWeights:
         name = self.format(info)
         return "single" if name == "f32" else "half" if name in FLOATS else "bytes"
 
-    def has_tiles(self, info: "TensorInfo") -> bool:
-        """Whether there are tiles of its format."""
-        return self.format(info) in TILES
-
     def format(self, info: "TensorInfo") -> str:
         """The format in which it lies on the device."""
         own = format_of(info.type_id, info.name).name.lower()

@@ -120,8 +120,8 @@ def activation_arguments(f: Fields, mode: Mode) -> tuple[int, int, int, int, int
         return f.act_q, f.act_scales, half, f.act_plain, 0
     if mode is Mode.HALF:
         return 0, 0, f.act_half, f.act_plain, 0
-    # In steps for tiles, cuBLAS reads what has none.
-    half = f.act_half if mode is Mode.TILES and f.act_mixed else 0
+    # In steps for tiles, both are read: which is faster depends on the number of tokens.
+    half = f.act_half if mode is Mode.TILES else 0
     return f.act_q, f.act_scales, half, f.act_plain, 8 if mode is Mode.TILES else 0
 
 

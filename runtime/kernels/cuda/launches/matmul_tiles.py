@@ -8,6 +8,7 @@ from ..launch import Fields, Launch
 from .matvec import MAX_PARTS, Part
 
 COLUMNS = 8  # tokens of a block of activations
+HALF_BLOCKS = 2  # from so many blocks of tokens on float16 is faster than bytes
 MAX_TOKENS = 64  # of a kernel; more are several passes over the weights
 
 
@@ -71,7 +72,7 @@ def tiles(
     spans = [(p.first // ROWS, num_tiles(p.first + p.num_rows)) for p in parts]
     if variant is None:
         count = sum(end - start for start, end in spans)
-        half = x.x_half != 0
+        half = x.x_half != 0 and blocks >= HALF_BLOCKS
         variant = variant_for(TILES[matrix.format], count, matrix.columns, blocks, half)
     size = tile_bytes(matrix.format, matrix.columns)
     described: list[int] = []
