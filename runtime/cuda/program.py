@@ -170,7 +170,9 @@ class DeviceProgram:
     def _bucket(self, placed: Placed, side: int) -> Bucket:
         outputs = len(placed.outputs)
         if placed.tiles:
-            singles, tiles = fill_up_singles(placed.num_singles), fill_up_tiles(len(placed.tiles))
+            # Those beyond the single tokens are the chunks' first: done twice, with equal results.
+            singles = min(fill_up_singles(placed.num_singles), placed.num_tokens)
+            tiles = fill_up_tiles(len(placed.tiles))
         else:
             singles, tiles = self._modes.fill_up(placed.num_tokens), 0
         return Bucket(

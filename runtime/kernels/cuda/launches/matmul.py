@@ -6,7 +6,7 @@ from dataclasses import replace
 from ..launch import Fields, Gemm, Matrix, Mode, StepShape, Work
 from .bias import finish_rows
 from .dequantize import dequantize
-from .matmul_tiles import tiles
+from .matmul_tiles import blas_is_faster, tiles
 from .matvec import MAX_PARTS, Part, matvec
 
 SINGLE_LIMIT = 32  # tokens up to which matrices of float32 are read by our own kernel
@@ -29,7 +29,8 @@ def matmul_rows(fields: Sequence[Fields], shape: StepShape, scratch: int) -> lis
         return [work for f in fields for work in _half(f, shape, scratch)]
     if shape.mode is Mode.INT8:
         return _own(fields, tokens)
-    if shape.mode is Mode.TILES and matrix.tiles:
+    blas = matrix.half and blas_is_faster(matrix.format, matrix.rows, tokens)
+    if shape.mode is Mode.TILES and matrix.tiles and not blas:
         parts, ending = _parts(fields), _ending(first)
         groups = [parts[at : at + MAX_PARTS] for at in range(0, len(parts), MAX_PARTS)]
         return [tiles(group, first, tokens, *ending) for group in groups]

@@ -8,7 +8,10 @@ from ..launch import Fields, Launch
 from .matvec import MAX_PARTS, Part
 
 COLUMNS = 8  # tokens of a block of activations
-HALF_BLOCKS = 2  # from so many blocks of tokens on float16 is faster than bytes
+# From so many blocks of tokens on float16 is faster than bytes, by format; never with others.
+HALF_BLOCKS = {"q4_k": 2, "q4_0": 2, "q8_0": 2}
+# From so many tokens on cuBLAS is faster, if it is no output matrix (measured on an H200).
+BLAS_TOKENS, BLAS_ROWS = {"q6_k": 16, "q5_k": 24}, 32768
 MAX_TOKENS = 64  # of a kernel; more are several passes over the weights
 
 
@@ -39,15 +42,21 @@ class Variant:
 def variant_for(layout: str, tiles: int, columns: int, blocks: int, half: bool) -> Variant:
     """The variant for so many tiles of so many columns, and blocks of eight tokens."""
     steps = -(-columns // LAYOUTS[layout].columns)
-    together = 2 if tiles >= 1024 or (blocks >= 3 and tiles >= 512) else 1
-    groups = -(-tiles // together)
-    along = 2
-    while along < 16 and along * 2 <= steps and groups * along < 2048:
-        along *= 2
-    across = 1
-    while across * along < 8 and groups >= 256 * across and blocks > 1:
-        across *= 2
+    if tiles >= 1024:
+        shape = (2, 1, 4) if blocks < 3 else (2, 2, 2)
+    elif tiles >= 384 and blocks > 1:
+        shape = (2, 1, 4) if half else (1, 2, 4)
+    else:
+        shape = (1, 1, 8)
+    together, across, along = shape
+    while along > 2 and along > steps:
+        along //= 2
     return Variant(layout, blocks, together, across, along, half)
+
+
+def blas_is_faster(format_name: str, rows: int, tokens: int) -> bool:
+    """Whether a float16 copy is better read by cuBLAS than tiles by tensor cores here."""
+    return rows < BLAS_ROWS and tokens >= BLAS_TOKENS.get(format_name, 1 << 30)
 
 
 def tiles(
@@ -72,7 +81,7 @@ def tiles(
     spans = [(p.first // ROWS, num_tiles(p.first + p.num_rows)) for p in parts]
     if variant is None:
         count = sum(end - start for start, end in spans)
-        half = x.x_half != 0 and blocks >= HALF_BLOCKS
+        half = x.x_half != 0 and blocks >= HALF_BLOCKS.get(TILES[matrix.format], 99)
         variant = variant_for(TILES[matrix.format], count, matrix.columns, blocks, half)
     size = tile_bytes(matrix.format, matrix.columns)
     described: list[int] = []
