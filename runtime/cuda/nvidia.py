@@ -33,8 +33,9 @@ from .pinned import PinnedBuffer, Ring
 from .prepared import Prepared, describe
 
 _NON_BLOCKING_STREAM = 1
-_PREPARED = 64  # lists of work that are kept packed
+_PREPARED, _SHORT = 64, 16  # lists of work that are kept packed: so many, and of shorter ones
 _GB = 1e9
+_Kept = dict[int, tuple[Sequence[Work], tuple[Work, ...], Prepared]]  # by identity
 
 
 class NvidiaDevice:
@@ -58,7 +59,7 @@ class NvidiaDevice:
         self._stream = driver.handle("cuStreamCreate", _NON_BLOCKING_STREAM)
         self._allocated: set[int] = set()
         self._functions: dict[str, Function] = {}
-        self._prepared: dict[int, tuple[Sequence[Work], tuple[Work, ...], Prepared]] = {}
+        self._prepared: tuple[_Kept, _Kept] = {}, {}  # long ones, short ones
         self._blas: Blas | None = None
         self._discarded: deque[tuple[str, int]] = deque()  # from any thread, by the collector
         self._finalizers: list[Any] = []  # of host buffers
@@ -199,12 +200,13 @@ class NvidiaDevice:
 
     def prepare(self, work: Sequence[Work]) -> Prepared:
         """Work, packed; kept as long as the same list, with the same in it, comes often."""
-        entry = self._prepared.pop(id(work), None)  # and in again as the latest
+        kept = self._prepared[len(work) < _SHORT]  # which are mostly given only once
+        entry = kept.pop(id(work), None)  # and in again as the latest
         if entry is None or entry[0] is not work or entry[1] != tuple(work):
             entry = work, tuple(work), self._packed(work, self.programmatic)
-        self._prepared[id(work)] = entry
-        while len(self._prepared) > _PREPARED:
-            del self._prepared[next(iter(self._prepared))]
+        kept[id(work)] = entry
+        if len(kept) > _PREPARED:
+            del kept[next(iter(kept))]
         return entry[2]
 
     def _packed(self, work: Sequence[Work], programmatic: bool) -> Prepared:
@@ -269,7 +271,8 @@ class NvidiaDevice:
             self.synchronize()
         if self._blas:
             self._blas.close()
-        self._prepared.clear()
+        for kept in self._prepared:
+            kept.clear()
         self._ring = None
         for found in (*self._handed_out,):
             found.close()

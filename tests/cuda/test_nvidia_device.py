@@ -149,6 +149,12 @@ def test_launches(make: Made) -> None:
     device.run(work)
     assert launched(library)[2].arguments == (12,)
     assert device.prepare(list(work)) is not packed
+    long = [Launch("test:plain", (i + 1, 1, 1), (i,)) for i in range(20)]
+    packed = device.prepare(long)
+    for i in range(200):  # short ones, each given once, don't take its place
+        device.run([Launch("test:plain", (1, 1, 1), (i,))])
+    assert device.prepare(long) is packed
+    assert [one.arguments for one in launched(library)] == [(i,) for i in range(200)]
 
 
 @pytest.mark.parametrize(
@@ -345,8 +351,7 @@ def test_close_gives_everything_back(make: Made) -> None:
     device.run([gemm])
     graph, event, host = device.capture([gemm]), device.event(), device.host_buffer(64)
     view = host.array[3:]
-    graph.close()
-    del event, host
+    del host
     gc.collect()
     device.synchronize()
     assert "host memory" in library.live.values() and view.size == 61
@@ -356,7 +361,10 @@ def test_close_gives_everything_back(make: Made) -> None:
     for call in (device.synchronize, device.free_bytes, lambda: device.run([])):
         with pytest.raises(DeviceError, match="GPU 0 .* was closed"):
             call()
+    event.close()
     graph.close()
+    with pytest.raises(DeviceError, match="was closed"):
+        event.record()
 
 
 def test_close_after_a_failure_still_gives_back(make: Made) -> None:
