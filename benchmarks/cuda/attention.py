@@ -34,7 +34,9 @@ from llamba.runtime.kernels.cuda.launches.attention import (  # noqa: E402
     choose_splits,
     split_bytes,
 )
-from llamba.runtime.kernels.cuda.launches.attention_combine import combine_rows  # noqa: E402
+from llamba.runtime.kernels.cuda.launches.attention_combine import (  # noqa: E402
+    attention_to_activations,
+)
 from llamba.runtime.kernels.cuda.launches.rope import rope_rows  # noqa: E402
 
 LAYERS, PAGE, POOL = 32, 32, 4224  # pages
@@ -142,7 +144,7 @@ class Case:
     def layer(self, layer: int, step: StepShape) -> list[Launch]:
         """Attention, and its results put into activations."""
         fields = Fields(self.fields(layer))
-        return [*attention_rows(fields, step), *combine_rows(fields, step)]
+        return attention_to_activations(fields, fields, step)
 
     def rope(self, layer: int, step: StepShape) -> list[Launch]:
         """Rotation."""
@@ -236,7 +238,7 @@ def kernels(shapes: list[Shape]) -> list[str]:
     names = ["rope:rope_f16", "attention_combine:put_attended"]
     names += [f"attention_combine:combine_{n}" for n in (1, 2, 4, 8)]
     for s in shapes:
-        names += [f"attention:decode_f16_{s.dim}_{s.dim}"]
+        names += [f"attention:decode_f16_{s.dim}_{s.dim}_{groups}" for groups in (4, 8)]
         names += [f"attention_tiles:tiles_f16_{s.dim}_{s.dim}"]
     return names
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..kernels.cuda.launch import Fields, Mode, StepAddresses, StepShape, Work
 from ..kernels.cuda.launches import matmul
+from ..kernels.cuda.launches.attention_combine import attention_to_activations
 from ..program import Op
 
 INT8_LIMIT = 8  # tokens of a step that are read one after the other where there are no tiles
@@ -93,6 +94,11 @@ class Planner:
         while at < len(ops):
             op, fields = ops[at], Fields(ops[at].fields)
             shape, at = shapes[op.count], at + 1
+            if op.kernel == "attention:attention_rows":
+                assert ops[at].kernel == "attention_combine:combine_rows"
+                works += attention_to_activations(fields, Fields(ops[at].fields), shape)
+                at += 1
+                continue
             if op.kernel != "matmul:matmul_rows":
                 works += _launcher(op.kernel)(fields, shape)
                 continue

@@ -9,12 +9,11 @@ from numpy.typing import NDArray
 
 from llamba.runtime.kernels.cuda.launch import Fields, Launch, Mode, StepAddresses, StepShape
 from llamba.runtime.kernels.cuda.launches.attention import (
-    attention_rows,
     choose_splits,
     partial_bytes,
     split_bytes,
 )
-from llamba.runtime.kernels.cuda.launches.attention_combine import combine_rows
+from llamba.runtime.kernels.cuda.launches.attention_combine import attention_to_activations
 from llamba.runtime.kernels.reference_attention import attention
 from llamba.runtime.lowering_attention import alibi_slopes
 
@@ -143,8 +142,8 @@ def put_pages(device: Any, step: Step) -> tuple[dict[str, Any], list[int]]:
     return fields, tables
 
 
-def run(device: Any, step: Step, mode: Mode = Mode.INT8) -> NDArray[np.float32]:
-    """Attention and combine of a step; its activations as float32."""
+def outputs(device: Any, step: Step, mode: Mode = Mode.INT8) -> list[NDArray]:
+    """Attention and combine of a step; its activations: float32, and what else the mode has."""
     pages, tables = put_pages(device, step)
     tokens, tiles, at = step.num_tokens, [], 0
     positions, ends, token_tables = [], [], []
@@ -185,22 +184,33 @@ def run(device: Any, step: Step, mode: Mode = Mode.INT8) -> NDArray[np.float32]:
         "key_dim": step.key_dim, "value_dim": step.value_dim, "softcap": step.softcap,
         "slopes": put(device, slopes) if step.alibi else 0,
     }  # fmt: skip
-    plain = device.allocate(tokens * columns * 4)
+    plain, half = (device.allocate(tokens * columns * size) for size in (4, 2))
+    q_at, scales = device.allocate(tokens * columns), device.allocate(tokens * columns // 4)
     merge = {
         **shared, "partial": partial, "num_heads": step.heads, "head_dim": step.value_dim,
         "act_plain": plain, "act_columns": columns,
+        "act_half": half, "act_q": q_at, "act_scales": scales,
     }  # fmt: skip
-    work: list[Launch] = attention_rows(Fields(attend), shape)
-    work += combine_rows(Fields(merge), shape)
+    work: list[Launch] = attention_to_activations(Fields(attend), Fields(merge), shape)
     device.load(sorted({launch.kernel for launch in work}))
     device.run(work)
-    found = device.read(plain, tokens * columns * 4)
-    return found.view(np.float32).reshape(tokens, columns)
+    found = [device.read(plain, tokens * columns * 4).view(np.float32).reshape(tokens, columns)]
+    if mode is Mode.HALF:
+        halves = device.read(half, tokens * columns * 2).view(np.float16)
+        return [*found, halves.reshape(tokens, columns)]
+    blocks = columns // 32
+    q = device.read(q_at, tokens * columns).view(np.int8)
+    d = device.read(scales, tokens * columns // 4).view(np.float32)
+    if mode is Mode.TILES:
+        q = q.reshape(-1, blocks, 8, 32).swapaxes(1, 2)
+        d = d.reshape(-1, blocks, 8, 2).swapaxes(1, 2)
+    q, d = q.reshape(tokens, blocks, 32), d.reshape(tokens, blocks, 2)
+    return [*found, (q * d[..., :1]).reshape(tokens, columns)]
 
 
 def check(device: Any, step: Step) -> None:
     """Single tokens lose nothing but float32's last bits, tiles what float16 loses."""
-    found, expected = run(device, step), step.expected()
+    found, expected = outputs(device, step)[0], step.expected()
     alone = 0 if step.kv_type == "f32" and step.singles == 0 else step.singles
     np.testing.assert_allclose(found[:alone], expected[:alone], rtol=2e-5, atol=1e-5)
     np.testing.assert_allclose(found[alone:], expected[alone:], rtol=4e-3, atol=4e-3)
@@ -216,6 +226,7 @@ def test_lengths(device: Any, kv_type: str, splits: int) -> None:
 @pytest.mark.parametrize("group", [1, 2, 3, 7, 8, 9, 16])
 def test_groups(device: Any, group: int) -> None:
     check(device, Step([(70, 1), (9, 1), (5, 3)], heads=2 * group, splits=2))
+    check(device, Step([(70, 1)], heads=2 * group, value_dim=32))
 
 
 @pytest.mark.parametrize("kv_type", ["f16", "f32", "q8_0"])
@@ -226,7 +237,7 @@ def test_groups(device: Any, group: int) -> None:
 def test_head_dims(device: Any, key_dim: int, value_dim: int, kv_type: str) -> None:
     step = Step(
         [(37, 1), (30, 1), (17, 18)],
-        heads=3,
+        heads=4,
         kv_heads=1,
         key_dim=key_dim,
         value_dim=value_dim,
@@ -270,18 +281,19 @@ def test_many_chunks(device: Any) -> None:
     check(device, Step([*segments, (97, 16), (64, 17)], singles=2, splits=2))
 
 
-def test_one_block_for_all(device: Any) -> None:
-    """Without tiles, what is split goes straight into activations."""
-    step = Step([(90, 1)], splits=4)
-    check(device, step)
-    expected = step.expected()
-    assert np.abs(expected).max() > 0.1
+@pytest.mark.parametrize("mode", list(Mode))
+@pytest.mark.parametrize("splits", [1, 2])
+def test_modes(device: Any, splits: int, mode: Mode) -> None:
+    """What matmuls read, in each mode, with a launch that merges and without one."""
+    step = Step([(n, 1) for n in (90, 3, 20, 33, 64, 10, 0, 5)], splits=splits, value_dim=96)
+    for found in outputs(device, step, mode):
+        np.testing.assert_allclose(found, step.expected(), rtol=1e-2, atol=1e-2)
 
 
 def test_choose_splits() -> None:
     """More pieces for longer texts and fewer tokens; never more than there is memory for."""
-    assert [choose_splits(1, n, 32, 8) for n in (1, 127, 128, 1024, 4096, 1 << 17)] == [
-        1, 1, 2, 16, 32, 32
+    assert [choose_splits(1, n, 32, 8) for n in (1, 256, 257, 1024, 4096, 1 << 17)] == [
+        1, 1, 4, 16, 32, 32
     ]  # fmt: skip
     assert choose_splits(128, 4096, 32, 8) == 1
     for heads, kv_heads in ((32, 8), (14, 2), (128, 1), (12, 12), (9, 3)):

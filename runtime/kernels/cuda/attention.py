@@ -54,12 +54,11 @@ from ....quant.cuda.simt import (
 from .attention_ending import make_ending, part_of, put_empty
 from .attention_float import make_exact
 from .kv_types import KV_TYPES, KvType, section_bytes
-from .launches.attention import CHUNK, QUERIES, WIDTH
+from .launches.attention import CHUNK, QUERIES, slices_of
 from .scores import LOW, bend, halves, seen_by
 
 _two = take("i32x4", 2)
 _zero4 = zero("f32x4")
-_AT_ONCE = 4  # parts of 32 columns of K that are read before they are multiplied
 
 
 @inline
@@ -68,17 +67,16 @@ def _pair_up(v, w):
     return permute_bytes(v, w, i32(0x5410)), permute_bytes(v, w, i32(0x7632))
 
 
-def _make(kv_type: KvType, key_room: int, value_room: int) -> Kernel:
-    """For heads of so many columns, filled up to 32s."""
+def _make(kv_type: KvType, key_room: int, value_room: int, groups: int) -> Kernel:
+    """For heads of so many columns, filled up to 32s, and groups of warps with own positions."""
     eight, four, values_at = kv_type.eight, kv_type.four, section_bytes(kv_type, key_room)
     parts = key_room // 32
-    slices = -(-value_room // WIDTH)  # of V's columns
+    slices = slices_of(value_room)
     width = -(-value_room // (32 * slices)) * 32
-    groups = max(1, 4 // slices)  # of warps with positions of their own
     threads, columns = 32 * slices * groups, slices * width
     wide, narrow = width // 64, width % 64 // 32  # V's columns by 64 and by 32
     uneven = columns > value_room
-    tiles, at_once = width // 8, min(parts, _AT_ONCE)
+    tiles, at_once = width // 8, min(parts, 4 if parts <= 8 else 2)
     k_kind, v_kind, o_kind = f"i32x{8 * at_once}", f"i32x{width // 4}", f"f32x{4 * tiles}"
     zero_k, put_k, take_k = zero(k_kind), put_part(k_kind, 4), take(k_kind, 4)
     zero_v, put_v4, put_v2, put_v1 = (
@@ -86,7 +84,7 @@ def _make(kv_type: KvType, key_room: int, value_room: int) -> Kernel:
     )  # fmt: skip
     zero_o, put_o, take_o, put_o1 = zero(o_kind), put_part(o_kind, 4), take(o_kind, 4), put(o_kind)
     queries = shared(parts * 1024)
-    outputs, states, finish = make_ending(groups, columns, threads)
+    outputs, states, put_parts, put_whole = make_ending(groups, columns, threads)
 
     @inline
     def load_queries(q, key_dim, heads):
@@ -107,25 +105,27 @@ def _make(kv_type: KvType, key_room: int, value_room: int) -> Kernel:
             store_shared_i32x4(to + 512, make_i32x4(high, low, high2, low2))
 
     @inline
-    def multiply_keys(keys, slot):
-        """Scores of 16 positions from a slot on: of the first eight, and of the others."""
+    def load_keys(keys, slot, begin):
+        """A thread's part of `at_once` parts of 16 positions' K, from a slot and a part on."""
+        lane, k = thread() % 32, zero_k()
+        slot, column = slot + lane // 4, begin * 32 + lane % 4 * 8
+        for j in range(at_once):
+            if begin + j < parts:
+                i = column + 32 * j
+                k = put_k(k, 2 * j, eight(keys, slot, key_room, i, True))
+                k = put_k(k, 2 * j + 1, eight(keys, slot + 8, key_room, i, True))
+        return k
+
+    @inline
+    def multiply_keys(k, begin, first, second):
+        """Adds to the scores of the first eight of them, and of the others."""
         lane = thread() % 32
-        slot, column = slot + lane // 4, lane % 4 * 8
-        first, second = _zero4(), _zero4()
-        sync_warp()  # keeps the queries in shared memory: there is no room in registers
-        for begin in range(0, parts, at_once):
-            k = zero_k()
-            for j in range(at_once):
-                if begin + j < parts:
-                    i = column + (begin + j) * 32
-                    k = put_k(k, 2 * j, eight(keys, slot, key_room, i, True))
-                    k = put_k(k, 2 * j + 1, eight(keys, slot + 8, key_room, i, True))
-            for j in range(at_once):
-                if begin + j < parts:
-                    for s in range(2):
-                        a = load_shared_i32x4(queries() + (2 * (begin + j) + s) * 512 + lane * 16)
-                        first = mma_f16(a, _two(take_k(k, 2 * j), s), first)
-                        second = mma_f16(a, _two(take_k(k, 2 * j + 1), s), second)
+        for j in range(at_once):
+            if begin + j < parts:
+                for s in range(2):
+                    a = load_shared_i32x4(queries() + (2 * (begin + j) + s) * 512 + lane * 16)
+                    first = mma_f16(a, _two(take_k(k, 2 * j), s), first)
+                    second = mma_f16(a, _two(take_k(k, 2 * j + 1), s), second)
         return first, second
 
     @inline
@@ -215,7 +215,7 @@ def _make(kv_type: KvType, key_room: int, value_room: int) -> Kernel:
     def decode(
         q, stride, kv_heads, group, key_dim, value_dim, kv, page_bytes, head_bytes, positions,
         ends, tables, window, ahead, cap: float, slopes, first_token, pieces,
-        sinks, splits, out, attended,
+        sinks, splits, out, attended, act_q, act_scales, act_half, act_plain, act_width,
     ):  # fmt: skip
         let_next_start()
         token, split, kv_head = first_token + block_z(), block_y(), block_x() // pieces
@@ -229,26 +229,34 @@ def _make(kv_type: KvType, key_room: int, value_room: int) -> Kernel:
         row = token * kv_heads * group + first_head
         wait_for_inputs()
         position, first, last = seen_by(positions, ends, token, window, ahead)
+        table, keys = load_i64(tables + 8 * token), kv + kv_head * head_bytes
         begin, end = part_of(first // CHUNK, last // CHUNK + 1, split, splits)
         if begin < end:
+            # While some positions are worked on, K and V of the next ones are on their way.
+            chunk, number, here, there = begin + warps, 0, 0, 0
+            k, v, slot = zero_k(), zero_v(), (chunk & 1) * CHUNK
+            if chunk < end:
+                here = keys + i64(load_i32(table + (chunk >> 1) * 4)) * page_bytes
+                k = load_keys(here, slot, 0)
+                v = load_values(here + values_at, slot, column)
+                if chunk + groups < end:
+                    number = i64(load_i32(table + (chunk + groups >> 1) * 4))
             load_queries(q + token * stride + first_head * key_dim * 4, key_dim, heads)
-            table, keys = load_i64(tables + 8 * token), kv + kv_head * head_bytes
             slope = f32_of(0)
             if slopes != 0 and lane // 4 < heads:
                 slope = load_f32(slopes + 4 * (first_head + lane // 4))
-            chunk = begin + warps
-            number = 0
-            if chunk < end:
-                number = i64(load_i32(table + (chunk >> 1) * 4))
             barrier()
             o, m, total = zero_o(), LOW, f32_of(0)
             while chunk < end:
-                at = keys + number * page_bytes
-                slot = (chunk & 1) * CHUNK
-                if chunk + groups < end:
-                    number = i64(load_i32(table + ((chunk + groups) >> 1) * 4))
-                v = load_values(at + values_at, slot, column)
-                s, r = multiply_keys(at, slot)
+                sync_warp()  # keeps the queries in shared memory: there is no room in registers
+                s, r = multiply_keys(k, 0, _zero4(), _zero4())
+                for part in range(at_once, parts, at_once):
+                    s, r = multiply_keys(load_keys(here, slot, part), part, s, r)
+                following = chunk + groups
+                slot = (following & 1) * CHUNK
+                if following < end:
+                    there = keys + number * page_bytes
+                    k = load_keys(there, slot, 0)
                 at = lane % 4 * 2  # the place of the thread's first score
                 far = f32_of(at + chunk * CHUNK - position)
                 w = bend(s[0] + s[2], cap, slope, far)
@@ -268,29 +276,39 @@ def _make(kv_type: KvType, key_room: int, value_room: int) -> Kernel:
                 factor, m = exp2(m - most), most
                 w, x, y, z = exp2(w - m), exp2(x - m), exp2(y - m), exp2(z - m)
                 total = total * factor + ((w + x) + (y + z))
-                for k in range(4 * tiles):
-                    o = put_o1(o, k, o[k] * factor)
+                for i in range(4 * tiles):
+                    o = put_o1(o, i, o[i] * factor)
                 first_high, first_low = halves(w, x)
                 second_high, second_low = halves(y, z)
                 o = add_values(o, v, make_i32x4(first_high, first_low, second_high, second_low))
-                chunk += groups
+                chunk, here = following, there
+                if chunk < end:
+                    v = load_values(here + values_at, slot, column)
+                    if chunk + groups < end:
+                        number = i64(load_i32(table + (chunk + groups >> 1) * 4))
             total += shuffle_xor_f32(total, 1)
             total += shuffle_xor_f32(total, 2)
             store_outputs(o, m, total, warps, column)
             barrier()
-            finish(heads, first_head, row, value_dim, sinks, split, splits, out, attended)
-        elif attended == 0 and thread() < heads:
+            if out != 0:
+                put_parts(out, row, heads, value_dim, split, splits)
+            else:
+                put_whole(
+                    token, first_head, heads, value_dim, kv_heads * group * value_dim, sinks,
+                    attended, act_q, act_scales, act_half, act_plain, act_width,
+                )  # fmt: skip
+        elif out != 0 and thread() < heads:
             put_empty(out, row + thread(), split, splits, value_dim)
 
     return decode
 
 
 def __getattr__(name: str) -> Any:
-    """A kernel decode_TYPE_KEYS_VALUES, made when it is asked for."""
+    """A kernel decode_TYPE_KEYS_VALUES_GROUPS, made when it is asked for."""
     if not name.startswith("decode_"):
         raise AttributeError(name)
-    kv_type, key_room, value_room = name.removeprefix("decode_").rsplit("_", 2)
-    sizes = int(key_room), int(value_room)
+    kv_type, *numbers = name.removeprefix("decode_").rsplit("_", 3)
+    sizes = [int(n) for n in numbers]
     made = make_exact(*sizes) if kv_type == "f32" else _make(KV_TYPES[kv_type], *sizes)
     globals()[name] = made
     return made

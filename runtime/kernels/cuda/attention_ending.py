@@ -1,5 +1,7 @@
 """Decode attention's splits: which positions are in one, and what becomes of a block's results.
 
+There are partial results, for a combine, or whole ones: float32, or at once in activations.
+
 Partial results: [token][head][split][m, l, 0, 0, values], m to base 2; l is 0 in empty ones, whose
 values aren't written.
 """
@@ -24,9 +26,13 @@ from ....quant.cuda.simt import (
     maximum,
     reciprocal,
     thread,
+    zero,
 )
 from .launches.attention import QUERIES
+from .quantize import put_activations
 from .scores import LOG2E, LOW
+
+_zero4 = zero("f32x4")
 
 
 @inline
@@ -52,12 +58,12 @@ def put_empty(out, row, split, splits, value_dim):
     store_f32x2(place_of(out, row, split, splits, value_dim), make_f32x2(LOW, f32_of(0)))
 
 
-def make_ending(groups: int, columns: int, threads: int) -> tuple[Any, Any, Any]:
+def make_ending(groups: int, columns: int, threads: int) -> tuple[Any, Any, Any, Any]:
     """For blocks in which so many groups of warps have positions of their own.
 
     Returns:
         Their values [group][query][columns] and states [group][query][m, l] in shared memory, and
-        `finish`, which merges them, after a barrier: to partial results, or, as a whole.
+        what merges them, after a barrier: `put_parts`, `put_whole`.
     """
     outputs, states = shared(groups * QUERIES * columns * 4), shared(groups * QUERIES * 8)
 
@@ -77,25 +83,45 @@ def make_ending(groups: int, columns: int, threads: int) -> tuple[Any, Any, Any]
         return m, total, make_f32x4(a, b, c, d)
 
     @inline
-    def finish(heads, first_head, row, value_dim, sinks, split, splits, out, attended):
+    def whole(head, column, sink_at):
+        """Four columns of a head whose positions are all in this block."""
+        m, total, v = merged(head, column)
+        factor = reciprocal(total)
+        if sink_at != 0:
+            sink = load_f32(sink_at + 4 * head) * LOG2E
+            top = maximum(m, sink)
+            factor = exp2(m - top)
+            factor = factor * reciprocal(total * factor + exp2(sink - top))
+        return make_f32x4(v[0] * factor, v[1] * factor, v[2] * factor, v[3] * factor)
+
+    @inline
+    def put_parts(out, row, heads, value_dim, split, splits):
+        """As partial results of a split; `row`: the first head's number among all tokens'."""
         for item in range(thread(), heads * (columns // 4), threads):
             head = item // (columns // 4)
             column = (item - head * (columns // 4)) * 4
             if column < value_dim:
                 m, total, v = merged(head, column)
-                if attended != 0:
-                    factor = reciprocal(total)
-                    if sinks != 0:
-                        sink = load_f32(sinks + 4 * (first_head + head)) * LOG2E
-                        top = maximum(m, sink)
-                        factor = exp2(m - top)
-                        factor = factor * reciprocal(total * factor + exp2(sink - top))
-                    v = make_f32x4(v[0] * factor, v[1] * factor, v[2] * factor, v[3] * factor)
-                    store_f32x4(attended + ((row + head) * value_dim + column) * 4, v)
-                else:
-                    to = place_of(out, row + head, split, splits, value_dim)
-                    store_f32x4(to + 16 + 4 * column, v)
-                    if column == 0:
-                        store_f32x2(to, make_f32x2(m, total))
+                to = place_of(out, row + head, split, splits, value_dim)
+                store_f32x4(to + 16 + 4 * column, v)
+                if column == 0:
+                    store_f32x2(to, make_f32x2(m, total))
 
-    return outputs, states, finish
+    @inline
+    def put_whole(
+        token, first_head, heads, value_dim, all_columns, sinks, attended, q, scales, half, plain,
+        width,
+    ):  # fmt: skip
+        """To `attended`, or (0) into activations: then heads fill 32s of columns."""
+        sink_at, count = (sinks + 4 * first_head if sinks != 0 else 0), heads * value_dim
+        for start in range(0, count, 4 * threads):  # whole warps go through it together
+            at, column, v = start + 4 * thread(), all_columns, _zero4()
+            if at < count:
+                head, column = at // value_dim, first_head * value_dim + at
+                v = whole(head, at - head * value_dim, sink_at)
+            if attended == 0:
+                put_activations(v, token, column, all_columns, q, scales, half, plain, width)
+            elif at < count:
+                store_f32x4(attended + (token * all_columns + column) * 4, v)
+
+    return outputs, states, put_parts, put_whole

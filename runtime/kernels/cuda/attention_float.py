@@ -1,6 +1,6 @@
 """Decode attention of a float32 cache: exact rather than fast. attention.py has the usual one.
 
-Each warp takes every fourth position of a split, its threads columns of K and V; head after head.
+Warps take positions of a split in turn, their threads columns of K and V; head after head.
 """
 
 from ....quant.cuda.memory import (
@@ -41,14 +41,13 @@ from .scores import LOW, bend, seen_by
 _zero4 = zero("f32x4")
 
 
-def make_exact(key_room: int, value_room: int) -> Kernel:
-    """For heads of so many columns."""
-    warps = 4 if value_room <= 384 else 2  # whose results fit into shared memory
+def make_exact(key_room: int, value_room: int, warps: int) -> Kernel:
+    """For heads of so many columns, and so many warps."""
     threads, key_parts, value_parts = 32 * warps, -(-key_room // 128), -(-value_room // 128)
     o_kind, q_kind = f"f32x{4 * value_parts}", f"f32x{4 * key_parts}"
     zero_o, take_o, put_o = zero(o_kind), take(o_kind, 4), put(o_kind)
     zero_q, put_q = zero(q_kind), put_part(q_kind, 4)
-    outputs, states, finish = make_ending(warps, value_room, threads)
+    outputs, states, put_parts, put_whole = make_ending(warps, value_room, threads)
 
     @inline
     def load_query(q, key_dim):
@@ -96,7 +95,7 @@ def make_exact(key_room: int, value_room: int) -> Kernel:
     def decode(
         q, stride, kv_heads, group, key_dim, value_dim, kv, page_bytes, head_bytes, positions,
         ends, tables, window, ahead, cap: float, slopes, first_token, pieces,
-        sinks, splits, out, attended,
+        sinks, splits, out, attended, act_q, act_scales, act_half, act_plain, act_width,
     ):  # fmt: skip
         let_next_start()
         token, split, kv_head = first_token + block_z(), block_y(), block_x() // pieces
@@ -127,8 +126,14 @@ def make_exact(key_room: int, value_room: int) -> Kernel:
                     o = add_values(o, values, factor, weight)
                 store_outputs(o, m, total, head)
             barrier()
-            finish(heads, first_head, row, value_dim, sinks, split, splits, out, attended)
-        elif attended == 0 and thread() < heads:
+            if out != 0:
+                put_parts(out, row, heads, value_dim, split, splits)
+            else:
+                put_whole(
+                    token, first_head, heads, value_dim, kv_heads * group * value_dim, sinks,
+                    attended, act_q, act_scales, act_half, act_plain, act_width,
+                )  # fmt: skip
+        elif out != 0 and thread() < heads:
             put_empty(out, row + thread(), split, splits, value_dim)
 
     return decode

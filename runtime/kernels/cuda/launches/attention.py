@@ -9,6 +9,7 @@ WIDTH = 128  # of V's columns, the most that a warp works on
 _BLOCKS = 264  # two for each multiprocessor of an H200
 _MOST_SPLITS = 64
 _LEAST = 64  # positions of a split: 16 for each warp
+_WHOLE = 256  # positions up to which the launch that merges costs more than it saves
 _SHARED_BYTES = 48 << 10
 
 
@@ -27,6 +28,8 @@ def choose_splits(tokens: int, longest: int, num_heads: int, num_kv_heads: int) 
 
     A power of two, so that there are few different steps.
     """
+    if longest <= _WHOLE:
+        return 1
     pieces = num_kv_heads * -(-num_heads // num_kv_heads // QUERIES)
     most = min(_MOST_SPLITS, longest // _LEAST, _BLOCKS // (tokens * pieces))
     return 1 << (most.bit_length() - 1) if most > 1 else 1
@@ -55,20 +58,52 @@ def seen_arguments(f: Fields, shape: StepShape) -> tuple[int | float, ...]:
     )
 
 
-def decode(f: Fields, shape: StepShape, first: int, tokens: int, splits: int) -> Launch:
-    """Of `tokens` tokens from `first` on: in splits, or, if that is 1, whole to `attended`."""
+def slices_of(value_room: int) -> int:
+    """Of V's columns: each is a warp's."""
+    return -(-value_room // WIDTH)
+
+
+def groups_of(f: Fields, blocks: int) -> int:
+    """Of a block's warps: each has positions of its own. More where blocks are few.
+
+    What they find must fit into shared memory, beside 32 bytes for a column of K.
+    """
+    key_room, value_room = room(f.key_dim), room(f.value_dim)
+    wanted = 8 if blocks <= _BLOCKS // 2 else 4
+    wanted = 4 if f.kv_type == "f32" else max(1, wanted // slices_of(value_room))
+    space = _SHARED_BYTES - 32 * key_room
+    most = space // (QUERIES * (slices_of(value_room) * WIDTH * 4 + 8))
+    return next(n for n in (8, 4, 2, 1) if n <= min(wanted, most))
+
+
+def decode(
+    f: Fields,
+    shape: StepShape,
+    tokens: int,
+    *,
+    first: int = 0,
+    splits: int = 1,
+    into: tuple[int, int, int, int, int] = (0, 0, 0, 0, 0),
+) -> Launch:
+    """Of `tokens` tokens from `first` on.
+
+    In splits to f.out; one is the whole: to f.attended, or, if it is given, into activations.
+    """
     pieces = -(-f.group // QUERIES)
-    kernel = f"attention:decode_{f.kv_type}_{room(f.key_dim)}_{room(f.value_dim)}"
+    blocks = f.num_kv_heads * pieces * tokens
+    groups = groups_of(f, blocks if splits == 1 else _BLOCKS)
+    kernel = f"attention:decode_{f.kv_type}_{room(f.key_dim)}_{room(f.value_dim)}_{groups}"
     grid = (f.num_kv_heads * pieces, splits, tokens)
-    out = (f.sinks, splits, 0, f.attended) if splits == 1 else (0, splits, f.out, 0)
-    return Launch(kernel, grid, (*seen_arguments(f, shape), first, pieces, *out))
+    attended = 0 if any(into) else f.attended
+    out = (f.sinks, splits, 0, attended) if splits == 1 else (0, splits, f.out, 0)
+    return Launch(kernel, grid, (*seen_arguments(f, shape), first, pieces, *out, *into))
 
 
 def tiles(f: Fields, shape: StepShape) -> Launch:
     """Of the pieces of chunks."""
     key_room, value_room = room(f.key_dim), room(f.value_dim)
     if f.kv_type == "f32" or not stage_of(key_room, value_room):  # token by token
-        return decode(f, shape, shape.singles, shape.tokens - shape.singles, 1)
+        return decode(f, shape, shape.tokens - shape.singles, first=shape.singles)
     kernel = f"attention_tiles:tiles_{f.kv_type}_{key_room}_{value_room}"
     arguments = (*seen_arguments(f, shape), shape.step.tiles, f.sinks, f.attended)
     return Launch(kernel, (shape.tiles, f.num_kv_heads * f.group, 1), arguments)
@@ -78,7 +113,7 @@ def attention_rows(f: Fields, shape: StepShape) -> list[Launch]:
     """ATTENTION."""
     work = []
     if shape.singles:
-        work.append(decode(f, shape, 0, shape.singles, shape.splits))
+        work.append(decode(f, shape, shape.singles, splits=shape.splits))
     if shape.tiles:
         work.append(tiles(f, shape))
     return work

@@ -1,6 +1,7 @@
 """COMBINE."""
 
 from ..launch import Fields, Launch, StepShape, activation_arguments
+from .attention import attention_rows, decode
 
 THREADS = 256
 AT_ONCE = 4  # splits that a thread reads before it adds them
@@ -20,3 +21,12 @@ def combine_rows(f: Fields, shape: StepShape) -> list[Launch]:
         grid = (-(-columns // (THREADS * 4)), shape.tokens, 1)
         work.append(Launch("attention_combine:put_attended", grid, (f.attended, columns, *put)))
     return work
+
+
+def attention_to_activations(attend: Fields, merge: Fields, shape: StepShape) -> list[Launch]:
+    """ATTENTION and the COMBINE after it: one launch where there is nothing to merge."""
+    in_blocks = attend.value_dim % 32 == 0  # each head has 32s of columns of its own
+    if shape.tiles == 0 and shape.splits == 1 and in_blocks:
+        into = activation_arguments(merge, shape.mode)
+        return [decode(attend, shape, shape.singles, into=into)]
+    return [*attention_rows(attend, shape), *combine_rows(merge, shape)]
