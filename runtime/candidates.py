@@ -58,7 +58,7 @@ class CandidateRows:
         fetch: row number -> CandidateRow.full.
     """
 
-    __slots__ = ("_fetch", "_first", "finite", "ids", "log_norm", "logits")
+    __slots__ = ("_count", "_fetch", "_first", "finite", "ids", "log_norm", "logits")
 
     def __init__(
         self,
@@ -67,13 +67,15 @@ class CandidateRows:
         log_norm: NDArray[np.floating],  # (rows,)
         finite: NDArray[np.bool_],  # (rows,)
         fetch: Callable[[int], NDArray[np.float32]],
-        first: int = 0,
+        part: tuple[int, int] | None = None,
     ) -> None:
         self.ids, self.logits, self.log_norm, self.finite = ids, logits, log_norm, finite
-        self._fetch, self._first = fetch, first
+        self._fetch = fetch
+        # A slice has the arrays of all, and is this part of them: the first row, and how many.
+        self._first, self._count = (0, len(ids)) if part is None else part
 
     def __len__(self) -> int:
-        return len(self.ids)
+        return self._count
 
     @overload
     def __getitem__(self, at: int) -> CandidateRow: ...
@@ -83,14 +85,17 @@ class CandidateRows:
     def __getitem__(self, at: int | slice) -> "CandidateRow | CandidateRows":
         """A row, or consecutive ones."""
         if isinstance(at, slice):
-            start, _, step = at.indices(len(self.ids))
+            start, stop, step = at.indices(self._count)
             assert step == 1, "consecutive rows only"
-            parts = self.ids[at], self.logits[at], self.log_norm[at], self.finite[at]
-            return CandidateRows(*parts, self._fetch, self._first + start)
-        at = at + len(self.ids) if at < 0 else at
+            part = self._first + start, max(0, stop - start)
+            arrays = self.ids, self.logits, self.log_norm, self.finite
+            return CandidateRows(*arrays, self._fetch, part)
+        at = at + self._count if at < 0 else at
+        if not 0 <= at < self._count:
+            raise IndexError(at)
+        at += self._first
         norm, finite = float(self.log_norm[at]), bool(self.finite[at])
-        number = self._first + at
-        return CandidateRow(self.ids[at], self.logits[at], norm, finite, self._fetch, number)
+        return CandidateRow(self.ids[at], self.logits[at], norm, finite, self._fetch, at)
 
 
 _NO_IDS = np.empty(0, np.int32)

@@ -20,6 +20,13 @@ class Chunk:
         """Behind its last token."""
         return self.start + self.num_tokens
 
+    @property
+    def num_rows(self) -> int:
+        """Rows of logits that come of it."""
+        if self.logits is Logits.LAST:
+            return 1
+        return self.num_tokens if self.logits is Logits.ALL else 0
+
 
 @dataclass(frozen=True, slots=True)
 class Schedule:

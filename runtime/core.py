@@ -18,6 +18,7 @@ from .look_ahead import make_batch
 from .outputs import FinishReason, Logprob
 from .pages import PagePool
 from .request import Completion, Request
+from .row_groups import choose_tokens
 from .scheduler import Scheduler
 from .stats import Counters, EngineStats, StepStats
 from .step_budget import StepBudget
@@ -184,18 +185,20 @@ class EngineCore:
         num_decode, num_prefill = self._count(schedule, started)
         self._num_decoding = row = depth = 0
         changed: dict[str, Request] = {}
+        tokens = self._choose(schedule, logits)
         for number, chunk in enumerate(schedule.chunks):
-            rows = logits[row : row + _num_rows(chunk)]
+            rows = logits[row : row + chunk.num_rows]
             row += len(rows)
             depth = max(depth, chunk.start + chunk.num_tokens) if chunk.num_tokens > 1 else depth
-            completion = self._live.get(chunk.sequence.sequence_id)
+            sequence_id = chunk.sequence.sequence_id
+            completion = self._live.get(sequence_id)
             if completion is None or completion.request.cancelled:
                 continue  # ended meanwhile, or asked to end: the next step does it
             request = completion.request
             try:
                 if chunk.logits is Logits.HIDDEN:
                     self._pool(request, chunk, number)
-                if self._take(completion, chunk, rows):
+                if self._take(completion, chunk, rows, tokens.get(sequence_id)):
                     changed[request.request_id] = request
             except Exception as error:
                 self._fail(request, error)
@@ -207,6 +210,20 @@ class EngineCore:
         )
         for request in changed.values():
             request.wake()
+
+    def _choose(self, schedule: Schedule, logits: Rows) -> dict[int, int | None]:
+        """The tokens that candidates give at once, by sequence id."""
+        if not isinstance(logits, CandidateRows):
+            return {}
+        ids, places, samplers, count = [], [], [], 0
+        for chunk in schedule.chunks:
+            count += chunk.num_rows
+            completion = self._live.get(chunk.sequence.sequence_id)
+            if chunk.logits is Logits.LAST and completion is not None:
+                ids.append(chunk.sequence.sequence_id)
+                places.append(count - 1)
+                samplers.append(completion.sampler)
+        return dict(zip(ids, choose_tokens(logits, places, samplers), strict=True))
 
     def _count(self, schedule: Schedule, started: float) -> tuple[int, int]:
         """Tokens of decode and prefill in a step; before anybody can see what came of it."""
@@ -227,7 +244,7 @@ class EngineCore:
         self.counters.prefill_tokens += num_prefill
         return num_decode, num_prefill
 
-    def _take(self, completion: Completion, chunk: Chunk, rows: Rows) -> bool:
+    def _take(self, completion: Completion, chunk: Chunk, rows: Rows, token: int | None) -> bool:
         """Use a chunk's logits, (0, 1 or num_tokens, vocab_size); whether readers see more now."""
         request, sequence = completion.request, completion.sequence
         if chunk.logits is Logits.ALL:
@@ -241,30 +258,39 @@ class EngineCore:
                     request.embedding = request.pooler.result()
                 self._finish(completion, "length" if request.pooler is None else "stop")
             return True
-        logits, params = rows[-1], request.params
-        token_id = completion.sampler.sample(logits)
-        scores = None
-        if params.wants_logprobs and completion.sampler.edits_rows:
-            logits = logits.full() if isinstance(logits, CandidateRow) else logits
-        if params.logprobs is not None:
-            scores = top_logprobs(logits, token_id, params.logprobs, self._tokenizer)
-            completion.cumulative_logprob += scores[token_id].logprob
-        elif params.wants_logprobs:
-            completion.cumulative_logprob += token_logprob(logits, token_id)
+        if token is None:
+            token = completion.sampler.sample(rows[-1])
+        else:
+            completion.sampler.chose(token)
+        scores = self._score(completion, rows[-1], token) if request.params.wants_logprobs else None
         with request.lock:
             request.last_step_at = self.clock()
             if request.first_token_at is None:
                 request.first_token_at = request.last_step_at
-            self.scheduler.append(sequence, token_id)
+            self.scheduler.append(sequence, token)
             if scores is not None:
                 completion.logprobs.append(scores)
             request.version += 1
-            reason = completion.took(token_id)
+            reason = completion.took(token)
             if reason is None:
                 self._num_decoding += 1
             else:  # what it held is free before anybody sees that it ended
                 self._finish(completion, reason)
         return True
+
+    def _score(
+        self, completion: Completion, logits: NDArray[np.float32] | CandidateRow, token_id: int
+    ) -> dict[int, Logprob] | None:
+        """Count a chosen token's log-probability; what is reported of its place, if anything."""
+        if completion.sampler.edits_rows and isinstance(logits, CandidateRow):
+            logits = logits.full()  # as the model made it
+        count = completion.request.params.logprobs
+        if count is None:
+            completion.cumulative_logprob += token_logprob(logits, token_id)
+            return None
+        scores = top_logprobs(logits, token_id, count, self._tokenizer)
+        completion.cumulative_logprob += scores[token_id].logprob
+        return scores
 
     def _pool(self, request: Request, chunk: Chunk, segment: int) -> None:
         """Add the hidden states of a chunk, which was that segment of the batch."""
@@ -363,12 +389,6 @@ class EngineCore:
             max_logits=program.max_logits,
             whole_prompts=self._whole_prompts,
         )
-
-
-def _num_rows(chunk: Chunk) -> int:
-    if chunk.logits is Logits.LAST:
-        return 1
-    return chunk.num_tokens if chunk.logits is Logits.ALL else 0
 
 
 def _deadline(request: Request) -> float:

@@ -18,13 +18,13 @@ from .penalties import (
     penalize_sequences,
     sequence_costs,
 )
+from .row_groups import SMALLEST, Chain
 
 if TYPE_CHECKING:
     from ..models.tokenizer import Tokenizer
     from .grammar import TokenConstraint
 
 _BLOCK = 1024
-_SMALLEST = np.finfo(np.float32).tiny
 _NOTHING = np.empty(0, np.float32)
 
 
@@ -76,6 +76,7 @@ class Sampler:
         self._static: RowEdits | None = None  # edits that stay the same
         self._point: float | None = None  # drawn already, for the next token
         self._guess = self._how_to_guess()
+        self._chain = self._short_chain()
 
     @classmethod
     def for_request(
@@ -134,14 +135,31 @@ class Sampler:
 
     def chose(self, token_id: int) -> None:
         """Note the token that was chosen."""
+        self._given = False
         self._remember(token_id)
         if self._constraint is not None:
             self._constraint.accept(token_id)
 
+    def chain(self) -> Chain | None:
+        """How row_groups chooses the next token; None: that's for sample().
+
+        As sample() it takes the row for edited as edits() has just said.
+        """
+        return None if self.edits_rows and not self._given else self._chain
+
+    def _short_chain(self) -> Chain | None:
+        p = self.params
+        if self._greedy:
+            return Chain(0.0)
+        if self._xtc or p.temperature <= 0.0 or p.typical_p < 1.0 or p.top_n_sigma > 0.0:
+            return None
+        if not 0 < p.top_k <= NUM_CANDIDATES:
+            return None
+        return Chain(p.temperature, p.top_k, p.top_p, p.min_p, p.min_keep)
+
     def _sample_candidates(self, row: CandidateRow) -> int | None:
         """The token; None if only the whole row can tell, or say what is wrong with it."""
-        given, self._given = self._given, False
-        if not row.finite or row.logits[0] == -np.inf or (self.edits_rows and not given):
+        if not row.finite or row.logits[0] == -np.inf or (self.edits_rows and not self._given):
             return None
         if self._greedy:
             return int(row.ids[0])
@@ -163,7 +181,7 @@ class Sampler:
     def _finish(self, c: filters.Candidates) -> int:
         """XTC, and the draw from what the filters before it have left."""
         p = self.params
-        if self._xtc and len(c.logits) > 1 and self._random() <= p.xtc_probability:
+        if self._xtc and len(c.logits) > 1 and self.random() <= p.xtc_probability:
             c = filters.xtc(c, p.xtc_threshold, p.min_keep)
         if p.temperature <= 0.0:
             index = int(c.logits.argmax())
@@ -171,14 +189,14 @@ class Sampler:
             # float32 has no 1e-308: the smallest normal number stands for it, and sends every other
             # logit to -inf, which is what is meant.
             highest = c.logits[0] if c.is_sorted else c.logits.max()
-            temperature = max(np.float32(p.temperature), _SMALLEST)
+            temperature = max(np.float32(p.temperature), SMALLEST)
             with np.errstate(over="ignore"):
                 scaled = (c.logits - highest) / temperature
-            index = draw(np.exp(scaled), self._random())
+            index = draw(np.exp(scaled), self.random())
         return index if c.ids is None else int(c.ids[index])
 
-    def _random(self) -> float:
-        """The next random number, which a guess may have been told before."""
+    def random(self) -> float:
+        """Draw the next number, which a guess may have been told before."""
         point, self._point = self._point, None
         return self._generator.random() if point is None else point
 
@@ -236,11 +254,12 @@ class Sampler:
 
         With a guess the edits stay the same object from step to step.
         """
-        if self._guess is None or self.params.temperature <= 0.0:
-            return self._guess
+        how = self._guess
+        if how is None or how.temperature <= 0.0:
+            return how
         if self._point is None:
             self._point = self._generator.random()
-        return self._guess._replace(point=self._point)
+        return Guess(how.temperature, how.top_k, how.top_p, how.min_p, self._point)
 
     def _how_to_guess(self) -> Guess | None:
         """A guess without its point, if the settings allow one."""

@@ -13,6 +13,7 @@ from llamba.runtime.candidates import CandidateRow, RowEdits
 from llamba.runtime.logprobs import token_logprob, top_logprobs
 from llamba.runtime.params import SamplingParams
 from llamba.runtime.penalties import Breakers
+from llamba.runtime.row_groups import choose_tokens
 from llamba.runtime.sampler import Sampler
 
 SIZES = (40, 64, 300, 1500, 5000)
@@ -131,6 +132,45 @@ def test_the_same_tokens_as_from_whole_rows(device: ModuleType, part: int) -> No
             assert whole._generator.random() == point.point
         else:
             assert whole._generator.random() == best._generator.random()
+
+
+@pytest.mark.parametrize("count", [1, 3, 9, 40])
+def test_many_rows_at_once(device: ModuleType, count: int) -> None:
+    """Rows of several settings in one batch; what is left over is for sample()."""
+    rng = np.random.default_rng(count)
+    for _ in range(60 // count + 20):
+        size = int(rng.choice(SIZES))
+        kinds = [draw_settings(rng, size) for _ in range(4)]
+        pairs = [make_pair(rng, kinds[int(rng.integers(4))], size) for _ in range(count)]
+        rows = np.concatenate([draw_rows(rng, size, 1) for _ in range(count)])
+        if rng.random() < 0.2:
+            rows[rng.integers(count), rng.integers(size)] = math.nan
+        edited = rows.copy()
+        places = rng.permutation(count).tolist()
+        for place, (_, best) in zip(places, pairs, strict=True):
+            edits = best.edits()
+            if edits is not None:
+                edits.apply(edited[place])
+        candidates = device.candidates(rows, edited)
+        tokens = choose_tokens(candidates, places, [best for _, best in pairs])
+        for token, place, (whole, best) in zip(tokens, places, pairs, strict=True):
+            if token is None:
+                try:
+                    token = best.sample(candidates[place])
+                except LlambaError as error:
+                    with pytest.raises(type(error)):
+                        whole.sample(rows[place])
+                    continue
+            else:
+                best.chose(token)
+            assert token == whole.sample(rows[place])
+            assert whole.random() == best.random()
+
+
+def test_ordinary_rows_are_chosen_at_once(device: ModuleType) -> None:
+    rows = np.random.default_rng(0).normal(0, 2, (8, 900)).astype(np.float32)
+    samplers = [Sampler(SamplingParams(temperature=i % 3 / 2), seed=i) for i in range(8)]
+    assert None not in choose_tokens(device.candidates(rows), range(8), samplers)
 
 
 class Counted(CandidateRow):
