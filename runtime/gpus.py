@@ -80,13 +80,16 @@ class Gpus:
         while self._opened:
             self._opened.popitem()[1].close()
 
-    def find(self, number: int) -> "DeviceInfo":
-        """The GPU of a number; DeviceError if it isn't there, or can't be used."""
+    def find(self, number: int, wanted: str = "") -> "DeviceInfo":
+        """The GPU of a number; DeviceError if it isn't there, or can't be used.
+
+        wanted: the setting that asked for it.
+        """
         found, why = self.usable()
         for gpu in found:
             if gpu.index == number:
                 return gpu
-        wanted = f"device='cuda:{number}'"
+        wanted = wanted or f"device='cuda:{number}'"
         if not found:
             raise DeviceError(
                 f"{wanted}: {why or 'there is no GPU'}; device='cpu' runs without one"

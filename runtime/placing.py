@@ -41,6 +41,14 @@ class Wish:
     step_tokens: int | None = None
 
     @property
+    def asked(self) -> str:
+        """The setting that asked for a GPU, as messages name it."""
+        if self.device != "auto":
+            return f"device={self.device!r}"
+        layers = self.gpu_layers
+        return "gpu_layers='all'" if layers == MAX_LAYERS else f"gpu_layers={layers}"
+
+    @property
     def text_length(self) -> int:
         """The longest text: that was asked for, or that the CPU would take where it may run it."""
         if self.context_length is not None:
@@ -91,7 +99,7 @@ def place(weights: Weights, gpus: Gpus, wish: Wish) -> EngineConfig | None:
         return None
     if number is None and not wish.is_firm:
         return _if_it_helps(weights, gpus, wish)
-    gpu = gpus.find(number or 0)
+    gpu = gpus.find(number or 0, wish.asked)
     if (why := _not_run(weights, wish)) is not None:
         raise InvalidParameterError(why)
     gpus.check_libraries(gpu)
