@@ -121,7 +121,14 @@ def build_program(
             planner=planner,
             modes=modes,
             tables=tables,
-            arrays=StepArrays(device, step_base, tables, step_bytes, causal=causal),
+            arrays=StepArrays(
+                device,
+                step_base,
+                tables,
+                step_bytes,
+                largest=StepArrays.largest(max_tokens, max_logits),
+                causal=causal,
+            ),
             step_base=step_base,
             sampling=DeviceSampling(device, arena, logits, max_logits, numbers.vocab_size)
             if with_tail

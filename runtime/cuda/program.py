@@ -37,12 +37,27 @@ class Flight:
 
     batch: Batch
     placed: Placed
-    side: int
+    bucket: Bucket
     arrived: "Event"  # its candidates are on the host
-    guessed: "Event | None" = (
-        None  # so are the tokens that it was run for, if the device chose them
-    )
-    tokens: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
+    tokens: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))  # guessed
+
+    @property
+    def side(self) -> int:
+        """Where its logits are."""
+        return self.bucket.side
+
+
+@dataclass(frozen=True, slots=True)
+class Guesses:
+    """What a step's tokens are chosen from: a batch, in a flight, and its segments that go on.
+
+    rows: of each of those the row of logits.
+    """
+
+    batch: Batch
+    flight: Flight
+    kept: list[int]
+    rows: list[int]
 
 
 class DeviceProgram:
@@ -94,6 +109,7 @@ class DeviceProgram:
         self._sampling, self._num_heads, self._states = sampling, num_heads, states
         self._max_singles, self._max_pieces = max_singles, max_pieces
         self._graphs: dict[Bucket, Graph] = {}
+        self._further: dict[tuple[Bucket, tuple[Work, ...]], Graph] = {}
         self._plans: OrderedDict[Bucket, list[Work]] = OrderedDict()
         self._side = 0
         self._ahead: Flight | None = None
@@ -111,13 +127,21 @@ class DeviceProgram:
         count = batch.num_tokens
         assert 0 < count <= self.max_tokens, f"{count} tokens in a step of {self.max_tokens}"
         ahead, self._ahead = self._ahead, None
-        kept = self._matches(batch, ahead)
+        kept = self._follows(batch, ahead)
         if ahead is not None and kept is not None:
-            flight = ahead
-        else:
-            self._check(batch)
-            flight = self._start(batch)
-            kept = list(range(len(flight.placed.outputs)))
+            rows = self._finish(batch, ahead, kept)
+            if all(
+                ahead.tokens[ahead.placed.rows[i]] == segment.token_ids[0]
+                for i, segment in zip(kept, batch.segments, strict=True)
+            ):
+                return rows
+            self._ahead = None  # a guess was wrong
+        self._check(batch)
+        flight = self._start(batch)
+        return self._finish(batch, flight, list(range(len(flight.placed.outputs))))
+
+    def _finish(self, batch: Batch, flight: Flight, kept: list[int]) -> CandidateRows:
+        """Start what should follow, then wait for a batch; kept: its rows in that step."""
         self._last = flight
         if self._sampling is None:
             return _no_rows()
@@ -135,37 +159,64 @@ class DeviceProgram:
                 "page id out of range"
             )
 
-    def _start(
-        self, batch: Batch, guesses: "tuple[Batch, list[int], list[int], int] | None" = None
-    ) -> Flight:
-        """Give a batch to the device.
-
-        guesses: the batch before it, which of its segments go on, and in which rows of logits, of
-            which side, their tokens are found.
-        """
+    def _start(self, batch: Batch, guesses: Guesses | None = None) -> Flight:
+        """Give a batch to the device; guesses: its tokens are for the device to choose."""
         placed = place(batch, causal=self.causal, max_singles=self._max_singles)
         outputs = len(placed.outputs)
         assert outputs <= self.max_logits, f"{outputs} rows of logits, at most {self.max_logits}"
         self._side ^= 1
         bucket = self._bucket(placed, self._side)
         layout = Layout.of(bucket)
-        before = self._arrays.fill(batch, placed, bucket, layout)
-        if before:
-            self.device.run(before)
-        flight = Flight(batch, placed, self._side, self.device.event())
-        sampling = self._sampling
+        flight = Flight(batch, placed, bucket, self.device.event())
+        sampling, edits = self._sampling, _edits(batch)
+        if sampling is None or not outputs:
+            self._give(self._arrays.fill(batch, placed, bucket, layout))
+            self._launch(bucket, None)
+            flight.arrived.record()
+            return flight
+        edited = any(edit is not None and not edit.empty for edit in edits)
+        further = guesses is not None and not edited and self._is_further(placed, bucket, guesses)
+        if further:  # the device makes the step's arrays of those that are there
+            self._give(self._arrays.extend(batch))
+        else:
+            self._give(self._arrays.fill(batch, placed, bucket, layout))
+        if guesses is None:
+            self._launch(bucket, None)
+        else:
+            count = sampling.list_guesses(guesses.batch, guesses.kept, guesses.rows, placed.rows)
+            step = layout.addresses(self._step_base)
+            choice = sampling.choose(guesses.flight.bucket.side, count, step, further=further)
+            if further:
+                self._launch(bucket, tuple(choice))
+            else:
+                self._give(choice)
+                self._launch(bucket, None)
+        if edited:
+            sampling.select(self._side, outputs, edits)
+        elif not further:
+            self._give(sampling.top(self._side, outputs))
+        sampling.fetch(self._side, outputs)
         if guesses is not None:
-            assert sampling is not None
             token_ids = self._step_base + layout.token_ids
-            arrived = sampling.choose(*guesses, token_ids, placed.rows)
-            flight.tokens = arrived[: bucket.tokens]
-            flight.guessed = self.device.event()
-            flight.guessed.record()
-        self._launch(bucket)
-        if sampling is not None and outputs:
-            sampling.select(self._side, outputs, _edits(batch))
+            flight.tokens = sampling.fetch_tokens(self._side, token_ids, placed.num_tokens)
         flight.arrived.record()
         return flight
+
+    def _give(self, work: Sequence[Work]) -> None:
+        if work:
+            self.device.run(work)
+
+    def _is_further(self, placed: Placed, bucket: Bucket, guesses: "Guesses") -> bool:
+        """Whether a step is the one before it with all positions one further."""
+        before = guesses.flight
+        return (
+            bucket.is_decode
+            and replace(bucket, side=0) == replace(before.bucket, side=0)
+            and len(guesses.kept) == len(before.batch.segments)
+            and placed.rows == before.placed.rows
+            and placed.outputs == before.placed.outputs
+            and guesses.rows == list(range(len(guesses.rows)))
+        )
 
     def _bucket(self, placed: Placed, side: int) -> Bucket:
         outputs = len(placed.outputs)
@@ -188,8 +239,17 @@ class DeviceProgram:
         wanted = choose_splits(singles, longest, *self._num_heads)
         return max(1, min(wanted, self._max_pieces // singles))
 
-    def _launch(self, bucket: Bucket) -> None:
-        """The body and tail of a step."""
+    def _launch(self, bucket: Bucket, choice: tuple[Work, ...] | None) -> None:
+        """The body and tail of a step; with a choice of its tokens, and of its candidates after."""
+        if choice is not None:
+            assert self._sampling is not None
+            key = bucket, choice
+            if (graph := self._further.get(key)) is None:
+                top = self._sampling.top(bucket.side, bucket.outputs)
+                work = [*choice, *self._plan(bucket), *top]
+                graph = self._further[key] = self.device.capture(work)
+            graph.launch()
+            return
         if bucket.is_decode:
             if (graph := self._graphs.get(bucket)) is None:
                 graph = self._graphs[bucket] = self.device.capture(self._plan(bucket))
@@ -219,28 +279,20 @@ class DeviceProgram:
         if not all(covers(segments[i]) for i in kept):
             return None
         following = next_batch(batch, kept)
-        return self._start(following, (batch, kept, [rows[i] for i in kept], flight.side))
+        return self._start(following, Guesses(batch, flight, kept, [rows[i] for i in kept]))
 
-    def _matches(self, batch: Batch, ahead: Flight | None) -> list[int] | None:
+    def _follows(self, batch: Batch, ahead: Flight | None) -> list[int] | None:
         """Where the batch's rows are among those that were run ahead; None: it wasn't."""
-        if (
-            ahead is None
-            or ahead.guessed is None
-            or len(batch.segments) > len(ahead.batch.segments)
-        ):
+        if ahead is None or len(batch.segments) > len(ahead.batch.segments):
             return None
         places = {s.sequence_id: i for i, s in enumerate(ahead.batch.segments)}
         found = []
-        ahead.guessed.wait()
         for segment in batch.segments:
             i = places.get(segment.sequence_id, -1)
             if i < 0 or segment.num_tokens != 1 or segment.logits is not Logits.LAST:
                 return None
             run = ahead.batch.segments[i]
-            token = ahead.tokens[ahead.placed.rows[i]]
-            if run.start != segment.start or token != segment.token_ids[0]:
-                return None
-            if run.edits is not segment.edits:
+            if run.start != segment.start or run.edits is not segment.edits:
                 return None
             found.append(i)
         return found
@@ -304,9 +356,10 @@ class DeviceProgram:
             return
         self._closed = True
         self._ahead = self._last = None
-        for graph in self._graphs.values():
+        for graph in (*self._graphs.values(), *self._further.values()):
             graph.close()
         self._graphs.clear()
+        self._further.clear()
         self._plans.clear()
         self._arena.clear()
         if self._owned:

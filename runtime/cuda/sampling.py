@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from ..batch import Batch
 from ..candidates import CandidateRows, Guess, RowEdits
-from ..kernels.cuda.launch import Launch
+from ..kernels.cuda.launch import Launch, StepAddresses
 from ..kernels.cuda.launches.choose import CHOICE, choose
 from ..kernels.cuda.launches.top import COUNT, TOP, TOP_BYTES, scratch_bytes, top
 from .edits import DeviceEdits
@@ -22,7 +22,7 @@ class DeviceSampling:
     """Finds candidates in rows of logits, and chooses among them.
 
     Args:
-        logits: two places of float32 (max_rows, vocab_size), used in turn.
+        logits: two places ("sides") of float32 (max_rows, vocab_size), used in turn.
     """
 
     def __init__(
@@ -34,34 +34,38 @@ class DeviceSampling:
         vocab_size: int,
     ) -> None:
         self._device, self._logits, self._vocab_size = device, logits, vocab_size
-        self._max_rows = max_rows
         self._scratch = arena.allocate(scratch_bytes(vocab_size, max_rows))
         self._tops = [arena.allocate(TOP_BYTES * max_rows) for _ in logits]
         self._hosts = [device.host_buffer(TOP_BYTES * max_rows) for _ in logits]
         self._choices = arena.allocate(CHOICE.itemsize * max_rows)
         self._choice_hosts = [device.host_buffer(CHOICE.itemsize * max_rows) for _ in logits]
+        self._listed = b""  # what lies at `choices`
+        self._turn = 0
         self._chosen_hosts = [device.host_buffer(4 * max_rows) for _ in logits]
-        self._chosen = arena.allocate(4 * max_rows)
         self._edits = DeviceEdits(device, arena, max_rows, vocab_size)
-        names = {work.kernel for work in (*self._top(0, 1), *choose(0, 0, 1, 0))}
+        names = {work.kernel for work in (*self.top(0, 1), *choose(0, 0, 1, 0))}
         device.load(sorted({*names, *self._edits.kernels()}))
 
-    def _top(self, side: int, rows: int, logits: int = 0) -> list[Launch]:
+    # -- candidates ------------------------------------------------------------------------------
+    def top(self, side: int, rows: int, logits: int = 0) -> list[Launch]:
+        """The launches that find the candidates of a side's rows; logits: elsewhere."""
         source = logits or self._logits[side]
         stride = 4 * self._vocab_size
-        out = self._tops[side]
-        return top(source, stride, self._vocab_size, rows, self._scratch, out)
+        return top(source, stride, self._vocab_size, rows, self._scratch, self._tops[side])
 
     def select(self, side: int, rows: int, edits: Sequence[RowEdits | None]) -> None:
-        """Find the candidates of the rows on a side, after their edits, and bring them here."""
+        """Find the candidates of the rows on a side after their edits."""
         source = 0
         if any(edit is not None and not edit.empty for edit in edits):
             source = self._edits.apply(self._logits[side], rows, edits)
-        self._device.run(self._top(side, rows, source))
+        self._device.run(self.top(side, rows, source))
+
+    def fetch(self, side: int, rows: int) -> None:
+        """Start bringing a side's candidates here."""
         self._device.download(self._hosts[side], 0, self._tops[side], TOP_BYTES * rows)
 
     def rows(self, side: int, kept: Sequence[int]) -> CandidateRows:
-        """What `select` found, once it has arrived, of these rows."""
+        """What was found of these rows, once it has arrived."""
         found = self._hosts[side].array.view(TOP)
         found = found[: len(kept)] if kept == list(range(len(kept))) else found[list(kept)]
         logits, counts = found["logits"], found["count"]
@@ -74,35 +78,43 @@ class DeviceSampling:
 
         return CandidateRows(found["ids"], logits, found["log_sum"], found["broken"] == 0, fetch)
 
-    def choose(
-        self,
-        batch: Batch,
-        kept: Sequence[int],
-        rows: Sequence[int],
-        side: int,
-        token_ids: int,
-        places: Sequence[int],
-    ) -> NDArray[np.int32]:
-        """Choose a token for each of a batch's segments that are kept.
+    # -- guesses ---------------------------------------------------------------------------------
+    def list_guesses(
+        self, batch: Batch, kept: Sequence[int], rows: Sequence[int], places: Sequence[int]
+    ) -> int:
+        """Tell the device how tokens of a batch's segments that are kept will be chosen.
 
         Args:
-            rows: of each the row on that side. token_ids: where the next step's lie; places: of
-                each the number there.
+            rows: of each the row of logits. places: of each its number in the next step.
 
         Returns:
-            int32: the tokens, once they have arrived: until the second next call.
+            How many rows are listed.
         """
         count = max(rows) + 1
-        host = self._choice_hosts[side]
+        self._turn ^= 1
+        host = self._choice_hosts[self._turn]
         listed = host.array.view(CHOICE)[:count]
         listed["target"] = -1
-        for i, number in enumerate(kept):
+        for row, place, number in zip(rows, places, kept, strict=True):
             guess = batch.segments[number].guess
             assert isinstance(guess, Guess)
             temperature, top_k, top_p, min_p, point = guess
-            listed[rows[i]] = (temperature, top_k, top_p, min_p, 0, point, places[i], 0)
-        self._device.upload(self._choices, host, 0, CHOICE.itemsize * count)
-        self._device.run(choose(self._tops[side], self._choices, count, token_ids))
+            listed[row] = (temperature, top_k, top_p, min_p, 0, point, place, 0)
+        if (data := listed.tobytes()) != self._listed:
+            self._device.upload(self._choices, host, 0, len(data))
+            self._listed = data
+        return count
+
+    def choose(self, side: int, count: int, step: StepAddresses, *, further: bool) -> list[Launch]:
+        """The launch that chooses from a side's candidates as listed.
+
+        further: the next step's positions are those of this one plus one, which it makes so.
+        """
+        positions = (step.positions, step.ends) if further else (0, 0)
+        return choose(self._tops[side], self._choices, count, step.token_ids, *positions)
+
+    def fetch_tokens(self, side: int, token_ids: int, count: int) -> NDArray[np.int32]:
+        """Start bringing the tokens here that a step is run for; until that side's next step."""
         chosen = self._chosen_hosts[side]
-        self._device.download(chosen, 0, token_ids, 4 * (max(places) + 1))
-        return chosen.array.view(np.int32)
+        self._device.download(chosen, 0, token_ids, 4 * count)
+        return chosen.array.view(np.int32)[:count]

@@ -166,14 +166,22 @@ class StepArrays:
     """Brings batches to the device.
 
     Args:
-        base: device memory for `num_bytes(max_tokens, max_outputs)`.
+        base: device memory of `num_bytes`, as the function of that name says.
+        largest: of them what comes after the arrays of any step.
     """
 
     def __init__(
-        self, device: "Device", base: int, tables: PageTables, num_bytes: int, *, causal: bool
+        self,
+        device: "Device",
+        base: int,
+        tables: PageTables,
+        num_bytes: int,
+        *,
+        largest: int,
+        causal: bool,
     ) -> None:
         self._device, self._base, self._tables, self._causal = device, base, tables, causal
-        self._num_bytes = num_bytes
+        self._num_bytes, self._largest = num_bytes, largest
         self._stages: list[tuple[HostBuffer, Event]] = [
             (device.host_buffer(num_bytes), device.event()) for _ in range(_STAGES)
         ]
@@ -185,20 +193,41 @@ class StepArrays:
     def num_bytes(max_tokens: int, max_outputs: int, width: int) -> int:
         """Device memory for the largest step."""
         updates = _UPDATE.itemsize * (max_tokens + 4 * width)
-        return 20 * max_tokens + 4 * max_outputs + 16 * (2 * max_tokens + 8) + 256 + updates
+        return StepArrays.largest(max_tokens, max_outputs) + updates
+
+    @staticmethod
+    def largest(max_tokens: int, max_outputs: int) -> int:
+        """Of it, what the largest step's own arrays take."""
+        return 20 * max_tokens + 4 * max_outputs + 16 * (2 * max_tokens + 8) + 256
 
     def fill(self, batch: Batch, placed: Placed, bucket: Bucket, layout: Layout) -> list[Launch]:
         """Upload; returns launches that must come before the step's."""
-        buffer, event = self._stages[self._turn]
-        self._turn = (self._turn + 1) % _STAGES
-        event.wait()
         self._tables.updates.clear()
-        host = buffer.array
-        self._fill(host, batch, placed, bucket, layout)
+        buffer, event = self._next_stage()
+        self._fill(buffer.array, batch, placed, bucket, layout)
         self._device.upload(self._base, buffer, 0, layout.num_bytes)
         launches = self._update_tables(buffer, layout.num_bytes)
         event.record()
         return launches
+
+    def extend(self, batch: Batch) -> list[Launch]:
+        """Upload only what pages there are new; returns launches as `fill`."""
+        self._tables.updates.clear()
+        for segment in batch.segments:
+            self._tables.address(segment)
+        if not self._tables.updates:
+            return []
+        buffer, event = self._next_stage()
+        launches = self._update_tables(buffer, self._largest)
+        event.record()
+        return launches
+
+    def _next_stage(self) -> "tuple[HostBuffer, Event]":
+        """A host buffer whose last upload is over."""
+        self._turn = (self._turn + 1) % _STAGES
+        buffer, event = self._stages[self._turn]
+        event.wait()
+        return buffer, event
 
     def _fill(
         self,

@@ -81,7 +81,8 @@ def tiles(
     spans = [(p.first // ROWS, num_tiles(p.first + p.num_rows)) for p in parts]
     if variant is None:
         count = sum(end - start for start, end in spans)
-        half = x.x_half != 0 and blocks >= HALF_BLOCKS.get(TILES[matrix.format], 99)
+        enough = blocks >= HALF_BLOCKS.get(TILES[matrix.format], 99)
+        half = x.x_half != 0 and (enough or not x.x_q)
         variant = variant_for(TILES[matrix.format], count, matrix.columns, blocks, half)
     size = tile_bytes(matrix.format, matrix.columns)
     described: list[int] = []
