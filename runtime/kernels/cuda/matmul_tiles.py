@@ -83,16 +83,13 @@ def _make(variant: Variant) -> Kernel:
         end2, w2, tiles2, skipped2, rows2, out2, stride2, bias2,
         x_at, scales_at, x_stride, num_units, factor: float, cap: float, residual,
     ):  # fmt: skip
-        """Tiles of one of three matrices, by the tokens of pass block_y()."""
+        """Tiles of one of three matrices, by the tokens of pass block_x()."""
         let_next_start()
-        group, w, num_tiles = block_x(), w0, tiles0
-        skipped, num_rows, out, out_stride, bias = skipped0, rows0, out0, stride0, bias0
+        group, w, num_tiles = block_y(), w0, tiles0
         if group >= end1:
             group, w, num_tiles = group - end1, w2, tiles2
-            skipped, num_rows, out, out_stride, bias = skipped2, rows2, out2, stride2, bias2
         elif group >= end0:
             group, w, num_tiles = group - end0, w1, tiles1
-            skipped, num_rows, out, out_stride, bias = skipped1, rows1, out1, stride1, bias1
         num_steps = (num_units + units - 1) // units
         lane, warp = thread() & 31, (thread() >> 5) % along
         tile = (group * across + (thread() >> 5) // along) * tiles
@@ -113,7 +110,7 @@ def _make(variant: Variant) -> Kernel:
                 words = fetch(words, r, at + r * apart, lane, u)
         wait_for_inputs()
 
-        first_block = block_y() * blocks
+        first_block = block_x() * blocks
         x = x_place(x_at, x_stride, first_block, lane) + warp * units * x_unit
         scales = scales_place(scales_at, x_stride, first_block, lane) + warp * units * scales_unit
         total = none()
@@ -125,6 +122,12 @@ def _make(variant: Variant) -> Kernel:
             x += along * units * x_unit
             scales += along * units * scales_unit
 
+        # Only now, as registers are dear in the loop.
+        skipped, num_rows, out, out_stride, bias = skipped0, rows0, out0, stride0, bias0
+        if block_y() >= end1:
+            skipped, num_rows, out, out_stride, bias = skipped2, rows2, out2, stride2, bias2
+        elif block_y() >= end0:
+            skipped, num_rows, out, out_stride, bias = skipped1, rows1, out1, stride1, bias1
         g, t = lane >> 2, lane & 3
         for part in range(rounds):
             if part > 0:

@@ -12,7 +12,7 @@ COLUMNS = 8  # tokens of a block of activations
 HALF_BLOCKS = {"q4_k": 2, "q4_0": 2, "q8_0": 2}
 # From so many tokens on cuBLAS is faster, if it is no output matrix (measured on an H200).
 BLAS_TOKENS, BLAS_ROWS = {"q6_k": 16, "q5_k": 24}, 32768
-MAX_TOKENS = 64  # of a kernel; more are several passes over the weights
+MAX_TOKENS = 64  # of a kernel; more are passes side by side, which read weights from the L2 cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,4 +103,4 @@ def tiles(
         q, scales = x.x_q + units * UNIT * COLUMNS, x.x_scales + units * 8 * COLUMNS
         source = (q, scales, x.x_columns // UNIT)
     arguments = (*described, *source, matrix.columns // UNIT, factor, softcap, int(residual))
-    return Launch(f"matmul_tiles:{variant.name}", (end, passes, 1), arguments)
+    return Launch(f"matmul_tiles:{variant.name}", (passes, end, 1), arguments)
