@@ -32,7 +32,7 @@ from llamba.runtime.kernels.cuda.launch import (  # noqa: E402
 from llamba.runtime.kernels.cuda.launches.activation import activate_rows  # noqa: E402
 from llamba.runtime.kernels.cuda.launches.choose import CHOICE, choose  # noqa: E402
 from llamba.runtime.kernels.cuda.launches.edit import EDIT, edit  # noqa: E402
-from llamba.runtime.kernels.cuda.launches.experts import experts_rows, merge_rows  # noqa: E402
+from llamba.runtime.kernels.cuda.launches.experts import experts_together, merge_rows  # noqa: E402
 from llamba.runtime.kernels.cuda.launches.gather import gather_rows  # noqa: E402
 from llamba.runtime.kernels.cuda.launches.norm import norm_add_rows, norm_rows  # noqa: E402
 from llamba.runtime.kernels.cuda.launches.route import route  # noqa: E402
@@ -193,8 +193,8 @@ def route_case(tokens: int) -> Case:
     return Case(f"route {tokens} x {EXPERTS}", make, 3.0 * (tokens < 2))
 
 
-def experts_case(tokens: int, rows: int, columns: int, name: str = "q4_k") -> Case:
-    """A matrix of each expert, chosen at random."""
+def experts_case(tokens: int, rows: int, columns: int, both: bool, name: str = "q4_k") -> Case:
+    """A matrix of each expert, chosen at random, or two of them."""
 
     def make(place: Place) -> list[Launch]:
         pairs, width = tokens * USED, row_bytes(name, columns)
@@ -206,9 +206,9 @@ def experts_case(tokens: int, rows: int, columns: int, name: str = "q4_k") -> Ca
             "x_q": place(pairs * columns), "x_scales": place(pairs * columns // 4),
             "slots": place(slots), "out": place(4 * pairs * rows), "out_stride": 4 * rows,
         }  # fmt: skip
-        return experts_rows(Fields(fields), shape_of(tokens))
+        return experts_together([Fields(fields)] * (1 + both), shape_of(tokens))
 
-    return Case(f"experts {tokens} tokens, {rows} x {columns} {name}", make)
+    return Case(f"experts {tokens} tokens, {1 + both} x {rows} x {columns} {name}", make)
 
 
 def merge_case(tokens: int) -> Case:
@@ -234,8 +234,8 @@ CASES = [
     top_case(1, 10), top_case(8, 20), top_case(128, 300), top_case(1, 0, "equal"),
     top_case(1, 0, "few"), choose_case(1), choose_case(128), edit_case(1), edit_case(32),
     *(route_case(tokens) for tokens in MODES),
-    *(experts_case(tokens, FFN, DIM) for tokens in MODES),
-    *(experts_case(tokens, DIM, FFN) for tokens in MODES),
+    *(experts_case(tokens, FFN, DIM, True) for tokens in MODES),
+    *(experts_case(tokens, DIM, FFN, False) for tokens in MODES),
     *(merge_case(tokens) for tokens in MODES),
 ]  # fmt: skip
 

@@ -9,9 +9,15 @@ from typing import Any
 from ..kernels.cuda.launch import Fields, Mode, StepAddresses, StepShape, Work
 from ..kernels.cuda.launches import matmul
 from ..kernels.cuda.launches.attention_combine import attention_to_activations
+=======
+from ..kernels.cuda.launches import experts, matmul
+>>>>>>> 8fd018b6e562870a7ad16d901352fb23a6bc7a4a
 from ..program import Op
 
 INT8_LIMIT = 8  # tokens of a step that are read one after the other where there are no tiles
+# Ops that run together where they follow each other and this holds of the first and another one.
+_MATMUL = "matmul:matmul_rows"
+_JOINED = {_MATMUL: matmul.can_group, "experts:experts_rows": experts.can_join}
 _HALF_STEP = 16  # tokens of a step for cuBLAS: a multiple
 
 
@@ -94,22 +100,26 @@ class Planner:
         while at < len(ops):
             op, fields = ops[at], Fields(ops[at].fields)
             shape, at = shapes[op.count], at + 1
+<<<<<<< HEAD
             if op.kernel == "attention:attention_rows":
                 assert ops[at].kernel == "attention_combine:combine_rows"
                 works += attention_to_activations(fields, Fields(ops[at].fields), shape)
                 at += 1
                 continue
-            if op.kernel != "matmul:matmul_rows":
+            if op.kernel not in _JOINED:
                 works += _launcher(op.kernel)(fields, shape)
                 continue
             group = [fields]
             while at < len(ops) and ops[at].kernel == op.kernel and ops[at].count == op.count:
                 more = Fields(ops[at].fields)
-                if not matmul.can_group(fields, more):
+                if not _JOINED[op.kernel](fields, more):
                     break
                 group.append(more)
                 at += 1
-            works += matmul.matmul_rows(group, shape, self._scratch)
+            if op.kernel == _MATMUL:
+                works += matmul.matmul_rows(group, shape, self._scratch)
+            else:
+                works += experts.experts_together(group, shape)
         return works
 
     def _shapes(self, bucket: Bucket, step: StepAddresses) -> dict[str, StepShape]:

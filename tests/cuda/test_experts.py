@@ -15,7 +15,12 @@ from llamba.runtime.kernels.cuda.launch import (
     StepAddresses,
     StepShape,
 )
-from llamba.runtime.kernels.cuda.launches.experts import experts_rows, merge_rows
+from llamba.runtime.kernels.cuda.launches.experts import (
+    can_join,
+    experts_rows,
+    experts_together,
+    merge_rows,
+)
 from llamba.runtime.kernels.cuda.launches.route import MAX_ALONE
 
 NUMBER = 6  # experts
@@ -90,6 +95,34 @@ def test_experts(device: Any, name: str, choice: str) -> None:
     got = got.reshape(chosen.size, rows + 3)
     assert (got[:, rows:] == 7).all()
     assert np.abs(got[:, :rows] - expected).max() <= 1e-5 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("tokens", [1, 40])
+def test_two_matrices_of_one_input(device: Any, tokens: int) -> None:
+    """Gate and up as one launch are what they are as two."""
+    name, columns, rows, rng = "q4_k", 256, 37, np.random.default_rng(2)
+    chosen = rng.permuted(np.tile(np.arange(NUMBER), (tokens, 1)), axis=1)[:, :2]
+    x, out = Activations(rng, tokens, columns), device.allocate(16 * chosen.size * rows)
+    shared = {
+        "num_rows": rows, "columns": columns, "used": 2, "divide": 2, "x_columns": columns,
+        "slots": put(device, slots_of(chosen)), "x_q": put(device, x.q),
+        "x_scales": put(device, x.scales), "out_stride": 16 * rows,
+    }  # fmt: skip
+    fields = []
+    for k in range(2):
+        planes = put(device, regroup(name, random_rows(name, rng, NUMBER * rows, columns), columns))
+        matrix = Matrix(name, NUMBER * rows, columns, planes)
+        bias = put(device, rng.standard_normal((NUMBER, rows)).astype(np.float32))
+        fields.append({**shared, "matrix": matrix, "bias": bias, "out": out + 4 * k * rows})
+    assert can_join(Fields(fields[0]), Fields(fields[1]))
+    assert not can_join(Fields(fields[0]), Fields({**fields[1], "divide": 1}))
+    both = experts_together([Fields(f) for f in fields], shape_of(tokens))
+    again = [Fields({**f, "out": f["out"] + 8 * rows}) for f in fields]
+    assert len(both) == 1
+    run(device, both + [work for f in again for work in experts_rows(f, shape_of(tokens))])
+    got = device.read(out, 16 * chosen.size * rows).view(np.float32).reshape(chosen.size, 2, -1)
+    assert got.any(2).all()
+    np.testing.assert_array_equal(got[:, 0], got[:, 1])
 
 
 @pytest.mark.parametrize("columns", [32, 288, 1056])

@@ -84,12 +84,15 @@ def _make(form: RowFormat, count: int) -> Kernel:
 
     @kernel(block=THREADS)
     def experts(
-        slots, num_slots, weight, row_bytes, rows, columns, x, x_step, scales, scales_step, divide,
-        out, out_stride, bias,
+        slots, num_slots, row_bytes, rows, columns, x, x_step, scales, scales_step, divide,
+        out_stride, blocks, weight, out, bias, other_weight, other_out, other_bias,
     ):  # fmt: skip
-        """A slot a row of the grid."""
+        """A slot a row of the grid; from block `blocks` of it on, the other matrix."""
         let_next_start()
-        first = (block_x() * WARPS + (thread() >> 5)) * count
+        block = block_x()
+        if block >= blocks:
+            block, weight, out, bias = block - blocks, other_weight, other_out, other_bias
+        first = (block * WARPS + (thread() >> 5)) * count
         wait_for_inputs()
         slot = load_i64(slots + 8 * block_y())
         expert, pair = slot >> 32, slot & _LOW
@@ -115,12 +118,15 @@ def _make_sorted(form: RowFormat, count: int) -> Kernel:
 
     @kernel(block=THREADS)
     def experts_sorted(
-        slots, num_slots, weight, row_bytes, rows, columns, x, x_step, scales, scales_step, divide,
-        out, out_stride, bias,
+        slots, num_slots, row_bytes, rows, columns, x, x_step, scales, scales_step, divide,
+        out_stride, blocks, weight, out, bias, other_weight, other_out, other_bias,
     ):  # fmt: skip
-        """TOGETHER slots a row of the grid, of one or several experts."""
+        """TOGETHER slots a row of the grid, of one or several experts; `blocks` as above."""
         let_next_start()
-        first = (block_x() * WARPS + (thread() >> 5)) * count
+        block = block_x()
+        if block >= blocks:
+            block, weight, out, bias = block - blocks, other_weight, other_out, other_bias
+        first = (block * WARPS + (thread() >> 5)) * count
         begin = block_y() * TOGETHER
         end = min(begin + TOGETHER, num_slots)
         wait_for_inputs()

@@ -1,5 +1,7 @@
 """EXPERTS and MERGE."""
 
+from collections.abc import Sequence
+
 from .....quant.cuda.planes import FLOATS, row_bytes
 from ..launch import Fields, Launch, StepShape
 from .route import MAX_ALONE, TOGETHER
@@ -16,22 +18,41 @@ def rows_of(format_name: str) -> int:
 
 def experts_rows(f: Fields, shape: StepShape) -> list[Launch]:
     """EXPERTS. x_q are bytes, token after token, with their scales in every mode."""
-    name, used = f.matrix.format, f.used
-    pairs = shape.tokens * used
+    return experts_together([f], shape)
+
+
+def can_join(a: Fields, b: Fields) -> bool:
+    """Whether two EXPERTS that follow each other read the same, as a block's gate and up do."""
+    same = (
+        "x_q", "x_plain", "x_columns", "column_at", "columns", "num_rows", "divide", "used",
+        "slots", "out_stride",
+    )  # fmt: skip
+    return a.matrix.format == b.matrix.format and all(getattr(a, n) == getattr(b, n) for n in same)
+
+
+def experts_together(fields: Sequence[Fields], shape: StepShape) -> list[Launch]:
+    """Several EXPERTS that `can_join`, two of them a launch."""
+    return [_launch(fields[at : at + 2], shape) for at in range(0, len(fields), 2)]
+
+
+def _launch(fields: Sequence[Fields], shape: StepShape) -> Launch:
+    f = fields[0]
+    name, pairs = f.matrix.format, shape.tokens * f.used
     if name in FLOATS:
         where = (f.x_plain + 4 * f.column_at, 4 * f.x_columns, 0, 0)
     else:
         scales = f.x_scales + f.column_at // 32 * 8
         where = (f.x_q + f.column_at, f.x_columns, scales, f.x_columns // 32 * 8)
-    alone = pairs <= MAX_ALONE
     size = row_bytes(name, f.columns)
-    arguments = (
-        f.slots, pairs, f.matrix.planes + f.first * size, size, f.num_rows, f.columns, *where,
-        f.divide, f.out, f.out_stride, f.bias,
-    )  # fmt: skip
-    parts = -(-f.num_rows // (WARPS * rows_of(name)))
-    grid = (parts, pairs if alone else -(-pairs // TOGETHER), 1)
-    return [Launch(f"experts:{'alone' if alone else 'sorted'}_{name}", grid, arguments)]
+    blocks = -(-f.num_rows // (WARPS * rows_of(name)))
+    matrices: list[int] = []
+    for each in (f, fields[-1]):
+        matrices += [each.matrix.planes + each.first * size, each.out, each.bias]
+    alone = pairs <= MAX_ALONE
+    shared = (f.slots, pairs, size, f.num_rows, f.columns, *where, f.divide, f.out_stride, blocks)
+    grid = (blocks * len(fields), pairs if alone else -(-pairs // TOGETHER), 1)
+    kernel = f"experts:{'alone' if alone else 'sorted'}_{name}"
+    return Launch(kernel, grid, (*shared, *matrices))
 
 
 def merge_rows(f: Fields, shape: StepShape) -> list[Launch]:
