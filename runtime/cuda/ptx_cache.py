@@ -22,7 +22,7 @@ Progress = Callable[[int, int], None]
 _BELOW = "runtime.kernels.cuda."  # where Launch counts from
 _SUFFIX = ".ptx"
 # Compute capabilities that PTX is made for, each good for all GPUs up to the next one. The oldest
-# driver that reads it, as it counts: PTX 7.8 came with CUDA 11.8, which is driver 520.
+# driver that reads it, as it counts: PTX 7.4 came with CUDA 11.4 (driver 470), 7.8 with 11.8 (520).
 TARGETS = {"cuda-sm80": 80, "cuda-sm90": 90}
 _OLDEST_DRIVERS = {80: 11040, 90: 11080}
 

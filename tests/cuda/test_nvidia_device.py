@@ -90,24 +90,31 @@ def test_copies(make: Made, num_bytes: int) -> None:
     assert library.gpus[0].allocated == 0
 
 
-def test_small_writes_wait_for_nobody_and_are_never_mixed_up(make: Made) -> None:
+def test_small_writes_wait_for_nobody_and_are_never_mixed_up(
+    make: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a copy reads stays until the GPU must have read it, which a wait for its event says."""
     device, library = make()
     at = device.allocate(Ring.LARGEST)
-    held: list[tuple[int, int, int]] = []  # copies that the GPU has not begun yet
-
-    def late(to: int, source: int, size: int, stream: int) -> None:
-        held.append((to, source, size))
-
     device.write(at, np.zeros(8, np.uint8))  # makes the ring
-    before = library.names.count("cuStreamSynchronize")
-    library._cuMemcpyHtoDAsync_v2 = late
-    library.__dict__["_functions"].pop("cuMemcpyHtoDAsync_v2")
+    copies: list[tuple[int, int, int]] = []  # how many waits there were before; where it reads
+
+    def noted(self: Any, to: int, source: int, size: int, stream: int) -> None:
+        copies.append((self.names.count("cuEventSynchronize"), source, source + size))
+
+    monkeypatch.setattr(fakes.Library, "_cuMemcpyHtoDAsync_v2", noted)
+    library._functions.pop("cuMemcpyHtoDAsync_v2")
+    device._driver._functions["cuMemcpyHtoDAsync_v2"] = library.cuMemcpyHtoDAsync_v2
     sizes = (Ring.LARGEST, 3, 65, 4096)
-    for i in range(30):
+    before = library.names.count("cuStreamSynchronize")
+    for i in range(120):
         device.write(at, np.full(sizes[i % 4], i, np.uint8))
     assert library.names.count("cuStreamSynchronize") == before
-    assert "cuEventSynchronize" in library.names  # it went round
-    device.write(at, np.zeros(Ring.LARGEST + 1, np.uint8)[:-1].copy())
+    assert len(copies) == 120 and copies[-1][0] >= 3  # it went round
+    for i, (turn, start, end) in enumerate(copies):
+        for later, other_start, other_end in copies[i + 1 :]:
+            # The second next wait is for the half that this one lies in.
+            assert later - turn >= 2 or end <= other_start or other_end <= start
 
 
 def test_out_of_memory_says_how_much(make: Made) -> None:
