@@ -69,6 +69,7 @@ class EmulatedDevice:
         self.total_bytes = len(self.memory.bytes)
         self.launched: list[str] = []  # the kernels that ran, for tests
         self._kernels: dict[str, Kernel] = {}
+        self._kinds: dict[Kernel, list[str]] = {}
 
     def free_bytes(self) -> int:
         """What isn't allocated."""
@@ -174,7 +175,10 @@ class EmulatedDevice:
         name = work.kernel
         if name not in self._kernels:
             raise Fault(f"{name} was not loaded")
-        kinds = parameters(self._kernels[name])
+        found = self._kernels[name]
+        if found not in self._kinds:
+            self._kinds[found] = parameters(found)
+        kinds = self._kinds[found]
         given = work.arguments
         if len(kinds) != len(given):
             raise Fault(f"{name} takes {len(kinds)} arguments; {len(given)} are given")
@@ -185,7 +189,7 @@ class EmulatedDevice:
         x, y, z = work.grid
         if not (0 < x < 1 << 31 and 0 < y <= 65535 and 0 < z <= 65535):
             raise Fault(f"{name}: a grid of {x} x {y} x {z} blocks")
-        _, shared = shared_places(emulated(self._kernels[name].function).shared)
+        _, shared = shared_places(emulated(found.function).shared)
         if shared > 48 * 1024:
             raise Fault(f"{name}: {shared} bytes of shared memory; there are 49152")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from emulated_memory import OFF, UNDEFINED, Fault, Vec
-from emulated_words import BOOL, as_f32, as_i64, kind, known, wrap64
+from emulated_words import BOOL, F32, I64, as_f32, as_i64, kind, known, wrap64
 
 _LIMIT = 1 << 63
 
@@ -14,10 +14,24 @@ _LIMIT = 1 << 63
 def _binary(symbol: str, op: Callable[[Any, Any], Any], kinds: tuple[str, ...]) -> Any:
     """An operator on integers ("i64"), float32 ("f32"), vectors ("vec")."""
 
+    fast = {k for name, k in (("i64", I64), ("f32", F32)) if name in kinds}
+    integers = "i64" in kinds
+
     def run(a: Any, b: Any) -> Any:
-        if a.__class__ is int and b.__class__ is int:
-            found = op(a, b)
-            return found if -_LIMIT <= found < _LIMIT else wrap64(found)
+        class_a, class_b = a.__class__, b.__class__
+        if class_a is int:
+            if class_b is int:
+                found = op(a, b)
+                return found if -_LIMIT <= found < _LIMIT else wrap64(found)
+            if class_b is np.ndarray and b.dtype is I64 and integers:
+                return op(a, b)
+        elif class_a is np.ndarray:
+            dtype = a.dtype
+            if class_b is np.ndarray:
+                if b.dtype is dtype and dtype in fast:
+                    return op(a, b)
+            elif class_b is int and dtype is I64 and integers:
+                return op(a, b)
         of_a, of_b = kind(a), kind(b)
         if of_a == "f32" or of_b == "f32":
             if of_a == of_b and "f32" in kinds:
@@ -97,7 +111,10 @@ def invert__(a: Any) -> Any:
 
 def _comparison(symbol: str, op: Callable[[Any, Any], Any]) -> Any:
     def run(a: Any, b: Any) -> Any:
-        if a.__class__ is int and b.__class__ is int:
+        class_a, class_b = a.__class__, b.__class__
+        if class_a is int and class_b is int:
+            return op(a, b)
+        if class_a is np.ndarray and a.dtype is I64 and class_b is int:
             return op(a, b)
         of_a, of_b = kind(a), kind(b)
         if "vec" in (of_a, of_b):
@@ -184,10 +201,13 @@ def branch__(m: Any, c: Any) -> tuple[Any, Any]:
     if c.__class__ is bool:
         return (m, OFF) if c else (OFF, m)
     yes = c if m is None else m & c
-    if not yes.any():
+    count = np.count_nonzero(yes)
+    if not count:
         return OFF, m
-    no = ~c if m is None else m > c
-    if not no.any():
+    if m is None:
+        return (None, OFF) if count == len(yes) else (yes, ~yes)
+    no = m > c
+    if not np.count_nonzero(no):
         return m, OFF
     return yes, no
 

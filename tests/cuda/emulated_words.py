@@ -114,6 +114,12 @@ _twins: dict[str, Twin] = {}
 
 def _converted(function: Callable[..., Any], kinds: tuple[str, ...], masked: bool) -> Any:
     made = [_converter(k) for k in kinds]
+    if masked and len(made) == 1:
+        one = made[0]
+        return lambda m, a: function(m, one(a))
+    if masked and len(made) == 2:
+        first, second = made
+        return lambda m, a, b: function(m, first(a), second(b))
     if masked:
         return lambda m, *a: function(m, *[f(v) for f, v in zip(made, a, strict=True)])
     if len(made) == 1:
