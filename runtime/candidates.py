@@ -88,8 +88,9 @@ class CandidateRows:
             start, stop, step = at.indices(self._count)
             assert step == 1, "consecutive rows only"
             part = self._first + start, max(0, stop - start)
-            arrays = self.ids, self.logits, self.log_norm, self.finite
-            return CandidateRows(*arrays, self._fetch, part)
+            return CandidateRows(
+                self.ids, self.logits, self.log_norm, self.finite, self._fetch, part
+            )
         at = at + self._count if at < 0 else at
         if not 0 <= at < self._count:
             raise IndexError(at)

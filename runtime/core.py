@@ -187,9 +187,9 @@ class EngineCore:
         changed: dict[str, Request] = {}
         tokens = self._choose(schedule, logits)
         for number, chunk in enumerate(schedule.chunks):
-            rows = logits[row : row + chunk.num_rows]
-            row += len(rows)
-            depth = max(depth, chunk.start + chunk.num_tokens) if chunk.num_tokens > 1 else depth
+            at, row = row, row + chunk.num_rows
+            if chunk.num_tokens > 1:
+                depth = max(depth, chunk.end)
             sequence_id = chunk.sequence.sequence_id
             completion = self._live.get(sequence_id)
             if completion is None or completion.request.cancelled:
@@ -198,7 +198,7 @@ class EngineCore:
             try:
                 if chunk.logits is Logits.HIDDEN:
                     self._pool(request, chunk, number)
-                if self._take(completion, chunk, rows, tokens.get(sequence_id)):
+                if self._take(completion, chunk, logits[at:row], tokens.get(sequence_id)):
                     changed[request.request_id] = request
             except Exception as error:
                 self._fail(request, error)

@@ -246,7 +246,9 @@ class Scheduler:
         return not decoding or any(s.state is SequenceState.RUNNING for s in decoding)
 
     def _decode(self, sequence: Sequence) -> Chunk:
-        _, logits = fit(sequence, sequence.num_computed, 1, 1)
+        logits = Logits.LAST
+        if sequence.wants_all or not sequence.max_new_tokens:
+            _, logits = fit(sequence, sequence.num_computed, 1, 1)
         return Chunk(sequence, sequence.num_computed, 1, logits)
 
     def _admit_waiting(self, preempted: list[Sequence]) -> list[Sequence]:

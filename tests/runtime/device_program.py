@@ -69,7 +69,7 @@ class DeviceProgram:
         ahead, self._ahead = self._ahead, {}
         raw = self._use(batch, ahead)
         if raw is None:
-            raw = self.inner.run(batch)
+            raw = self.inner.run(batch).copy()  # a view, which running ahead writes over
         edited = raw.copy()
         at = 0
         for s in batch.segments:
@@ -106,7 +106,7 @@ class DeviceProgram:
             segments.append(replace(s, token_ids=ids, start=end, guess=None))
         if segments:
             self.num_ahead += 1
-            raw = self.inner.run(Batch(tuple(segments)))
+            raw = self.inner.run(Batch(tuple(segments))).copy()
             self._ahead = {key_of(s): (r, s) for s, r in zip(segments, raw, strict=True)}
 
 
