@@ -15,9 +15,6 @@ from .machine_options import memory_from, memory_options
 from .progress import progress
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ..models.lora import Adapter
     from ..models.weights import Weights
     from ..runtime.split import ModelProgram
     from .measure import Case, Samples
@@ -155,9 +152,10 @@ def command(
                 raise no_text(weights.architecture.name, weights.hyperparameters.num_labels)
             facts = about(weights)
             adapters, scales = read_adapters(lora_from(load["lora"]) or (), weights)
+            added = {"adapters": adapters} if adapters else {}
             for num_threads in threads or [default_num_threads()]:
-                program, where = _build(
-                    weights, tests, num_threads, ubatch_size, settings, adapters, memory
+                program, where = _open(
+                    weights, tests, num_threads, ubatch_size, settings | added, memory
                 )
                 bench = Bench(program, weights.hyperparameters.vocab_size, adapters=tuple(scales))
                 try:
@@ -204,25 +202,23 @@ def _pair(text: str) -> tuple[int, int]:
     return int(first), int(second)
 
 
-def _build(
+def _open(
     weights: "Weights",
     tests: "list[Case]",
     num_threads: int,
     step_tokens: int | None,
     settings: dict[str, Any],
-    adapters: "Sequence[Adapter]",
     memory: dict[str, Any],
 ) -> "tuple[ModelProgram, dict[str, Any]]":
-    """A program with just the pages that the largest test needs, and what rows say of it."""
+    """A program for the tests, on a GPU or not, and what rows say of it."""
     from ..runtime.building import build
     from ..runtime.config import STEP_TOKENS
-    from ..runtime.forward import build_program
     from ..runtime.gpus import Gpus
     from .bench_device import device_facts, placed
     from .bench_memory import check_fits, hold
 
-    name, most = str(weights.gguf.path), max(test.num_parallel for test in tests)
-    num_pages, max_tokens = max(test.num_pages for test in tests), step_tokens or STEP_TOKENS
+    name, num_pages = str(weights.gguf.path), max(test.num_pages for test in tests)
+    most, num_layers = _most(tests), weights.hyperparameters.num_layers
     with closing(Gpus()) as gpus:
         config = placed(
             weights,
@@ -233,37 +229,59 @@ def _build(
             num_threads=num_threads,
             step_tokens=step_tokens,
             settings=settings,
-            has_adapters=bool(adapters),
         )
-        if config is not None:
-            max_tokens = config.max_tokens
-        if most > max_tokens:
-            raise InvalidParameterError(
-                f"-npl {most}: a step has {max_tokens} tokens: set -ub {most}"
-            )
-        if config is None or config.gpu_layers < weights.hyperparameters.num_layers:
-            check_fits(weights, num_pages, max_tokens, settings, memory)
+        max_tokens = (step_tokens or STEP_TOKENS) if config is None else config.max_tokens
+        if config is None or config.gpu_layers < num_layers:
+            sizes = {key: value for key, value in settings.items() if key != "adapters"}
+            check_fits(weights, num_pages, max_tokens, sizes, memory)
             hold(weights.gguf, name, memory)
         facts = {"n_batch": max_tokens, "n_ubatch": max_tokens, **device_facts(config, gpus)}
+        if config is None:
+            return _build(weights, tests, num_threads, max_tokens, settings), facts
+        _check_parallel(most, max_tokens)
         with progress(name) as update:
-            if config is not None:
-                program: ModelProgram = build(weights, config, gpus, progress=update)
-            else:
-                program = build_program(
-                    weights,
-                    num_pages=num_pages,
-                    num_threads=num_threads,
-                    max_tokens=max_tokens,
-                    **settings,
-                    adapters=adapters,
-                    progress=partial(update, "compile"),
-                )
+            return _checked(build(weights, config, gpus, progress=update), most), facts
+
+
+def _build(
+    weights: "Weights",
+    tests: "list[Case]",
+    num_threads: int,
+    max_tokens: int,
+    settings: dict[str, Any],
+) -> "ModelProgram":
+    """A program with just the pages that the largest test needs."""
+    from ..runtime.forward import build_program
+
+    _check_parallel(_most(tests), max_tokens)
+    with progress(str(weights.gguf.path)) as update:
+        program = build_program(
+            weights,
+            num_pages=max(test.num_pages for test in tests),
+            num_threads=num_threads,
+            max_tokens=max_tokens,
+            **settings,
+            progress=partial(update, "compile"),
+        )
+    return _checked(program, _most(tests))
+
+
+def _most(tests: "list[Case]") -> int:
+    return max(test.num_parallel for test in tests)
+
+
+def _check_parallel(most: int, max_tokens: int) -> None:
+    if most > max_tokens:
+        raise InvalidParameterError(f"-npl {most}: a step has {max_tokens} tokens: set -ub {most}")
+
+
+def _checked(program: "ModelProgram", most: int) -> "ModelProgram":
     if most > program.max_logits:
         program.close()
         raise InvalidParameterError(
             f"-npl {most}: at most {program.max_logits} sequences can be decoded together"
         )
-    return program, facts
+    return program
 
 
 def _row(

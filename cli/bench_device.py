@@ -18,24 +18,27 @@ def placed(
     num_threads: int,
     step_tokens: int | None,
     settings: dict[str, Any],
-    has_adapters: bool,
 ) -> "EngineConfig | None":
     """The sizes of a program that a GPU runs, or some layers of; None: the CPU runs it all."""
     from ..runtime.batch import PAGE_SIZE
-    from ..runtime.config import EngineConfig
+    from ..runtime.config import MAX_SEQUENCES, EngineConfig
     from ..runtime.placing import Wish, place, read_gpu_layers
 
     num_tokens, device = max(2, num_pages) * PAGE_SIZE, memory["device"] or "auto"
+    common = {name: value for name, value in settings.items() if name != "adapters"}
     wish = Wish(
         device=device,
         gpu_layers=read_gpu_layers(memory["gpu_layers"], device),
         settings=EngineConfig(
-            context_length=1, num_threads=num_threads, max_sequences=num_parallel, **settings
+            context_length=1,
+            num_threads=num_threads,
+            max_sequences=min(num_parallel, MAX_SEQUENCES),
+            **common,
         ),
         context_length=num_tokens,
         kv_tokens=num_tokens,
         longest=max(num_tokens, weights.hyperparameters.context_length),
-        has_adapters=has_adapters,
+        has_adapters=bool(settings.get("adapters")),
         step_tokens=step_tokens,
     )
     return place(weights, gpus, wish)

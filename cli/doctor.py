@@ -73,8 +73,9 @@ def _found(
 ) -> dict[str, Any]:
     """Everything, with what is measured and advised."""
     from .doctor_advice import advice
+    from .doctor_gpu import examine_gpus
 
-    found = examine(gpus)
+    found = examine() | examine_gpus(gpus)
     count = threads or found["threads"]
     if measure:
         found["bandwidth"] = _bandwidth(count)
@@ -121,11 +122,10 @@ def _bandwidth(num_threads: int) -> dict[str, Any]:
         return {"why_not": str(error)}
 
 
-def examine(gpus: "Gpus") -> dict[str, Any]:
+def examine() -> dict[str, Any]:
     """Everything that can be read, as values for JSON; what can't be found out says why."""
     from .. import __version__
     from . import doctor_machine as machine
-    from .doctor_gpu import examine_gpus
 
     return {
         "llamba": __version__,
@@ -134,7 +134,6 @@ def examine(gpus: "Gpus") -> dict[str, Any]:
         "packages": {name: _version(name) for name in PACKAGES},
         "cpu": cpu_model(),
         **_target(),
-        **examine_gpus(gpus),
         **machine.threads(),
         "load": machine.load_average(),
         **_memory(),

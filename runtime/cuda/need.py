@@ -12,7 +12,7 @@ from .ropes import DeviceRopes
 from .steps import PageTables
 from .weights import DeviceWeights
 
-_BESIDE = 96 << 20  # cuBLAS' workspace, kernels, graphs, a step's small arrays
+BESIDE = 96 << 20  # cuBLAS' workspace, kernels, graphs, a step's small arrays
 _MAX_PIECES = 4096  # of attention, as build.py has it
 _FEW_POSITIONS = 32
 
@@ -50,4 +50,4 @@ def arena_bytes(
     states = 4 * max_tokens * numbers.dim if layers.start else 0
     ropes = sum(8 * len(rotation.frequencies) for rotation in numbers.rotations) * context_length
     tables = PageTables.num_bytes(2 * max_tokens, num_pages_for(context_length))
-    return arena.counted + matmul.SCRATCH_BYTES + logits + states + ropes + tables + _BESIDE
+    return arena.counted + matmul.SCRATCH_BYTES + logits + states + ropes + tables + BESIDE

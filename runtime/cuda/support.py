@@ -15,7 +15,7 @@ def not_run(
     """The setting that a GPU can't keep, and what to do instead; None: there is none."""
     if deterministic:
         # Kernels, and so the order of additions, are chosen by the number of tokens of a step.
-        return "deterministic=True is not kept on a GPU: leave it out, or pass device='cpu'"
+        return "deterministic mode is not kept on a GPU: leave it out, or pass device='cpu'"
     if cache_type == "q8_0":
         return "cache_type='q8_0' is not run on a GPU: pass cache_type='f16', or device='cpu'"
     if has_adapters:

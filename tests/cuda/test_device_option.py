@@ -10,16 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from llamba import LLM, SamplingParams
+from llamba.cli.flags import in_flags
+from llamba.cli.main import cli
 from llamba.errors import DeviceError, InvalidParameterError, LlambaError, ResourceError
 from llamba.models.gguf import GGUFFile
 from llamba.models.weights import Weights
 from llamba.runtime import gpus as gpus_module
 from llamba.runtime.config import GPU_MAX_SEQUENCES, GPU_STEP_TOKENS, EngineConfig
 from llamba.runtime.cuda import sizing as gpu_sizing
+from llamba.runtime.cuda.build import build_program
 from llamba.runtime.cuda.driver import DeviceInfo
 from llamba.runtime.cuda.forms import Forms, choose_forms, forms_bytes, planes_bytes
+from llamba.runtime.cuda.need import BESIDE, arena_bytes
 from llamba.runtime.cuda.sizing import describe_gpu
 from llamba.runtime.gpus import Gpus, gpu_number
 from llamba.runtime.placing import read_gpu_layers
@@ -86,6 +91,13 @@ def exactly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_sizing, "arena_bytes", lambda *_, **__: MB)
 
 
+ROOT = Path(__file__).resolve().parent.parent.parent
+CHECKED = ("device='cuda'", "device='cuda:2'", "cuBLAS isn't installed (libcublas.so.13)")
+TOO_SMALL = (
+    "device='cuda:0': the weights take 2 MB, context_length=2048 needs 4 MB for the KV cache and 1 "
+    "MB are for activations, but NVIDIA Test has only 3 MB of memory free (0 kB stay free): pass "
+    "gpu_layers=2, a smaller context_length, or device='cpu'"
+)
 NO_CUBLAS = "cuBLAS isn't installed (libcublas.so.13): pip install 'llamba[cuda]'"
 REFUSED: list[tuple[dict[str, Any], FakeGpus, type[LlambaError], str]] = [
     (
@@ -125,7 +137,7 @@ REFUSED: list[tuple[dict[str, Any], FakeGpus, type[LlambaError], str]] = [
         {"device": "cuda", "deterministic": True},
         FakeGpus(INFO),
         InvalidParameterError,
-        "deterministic=True is not kept on a GPU: leave it out, or pass device='cpu'",
+        "deterministic mode is not kept on a GPU: leave it out, or pass device='cpu'",
     ),
     (
         {"device": "cuda", "adapter_bytes": 1},
@@ -177,11 +189,7 @@ def test_a_missing_gpu_is_a_missing_resource() -> None:
 def test_a_gpu_that_is_too_small(weights: Weights) -> None:
     with pytest.raises(DeviceError) as caught:
         configure(weights, device="cuda", gpu_layers="all", gpus=FakeGpus(INFO, free=3 * MB))
-    assert str(caught.value) == (
-        "device='cuda:0': the weights take 2 MB, context_length=2048 needs 4 MB for the KV cache "
-        "and 1 MB are for activations, but NVIDIA Test has only 3 MB of memory free (0 kB stay "
-        "free): pass gpu_layers=2, a smaller context_length, or device='cpu'"
-    )
+    assert str(caught.value) == TOO_SMALL
     with pytest.raises(DeviceError, match="pass a smaller context_length, or device='cpu'"):
         configure(weights, device="cuda", gpus=FakeGpus(INFO, free=MB))
 
@@ -203,7 +211,7 @@ def test_auto_does_without(weights: Weights, caplog: pytest.LogCaptureFixture) -
     caplog.clear()
     exact = configure(weights, device="auto", deterministic=True, gpus=FakeGpus(INFO))
     assert exact.device == "cpu" and exact.deterministic
-    assert "deterministic=True is not kept on a GPU" in caplog.text
+    assert "deterministic mode is not kept on a GPU" in caplog.text
 
 
 def test_auto_takes_a_gpu_for_all(weights: Weights) -> None:
@@ -294,6 +302,14 @@ def test_forms_by_memory(weights: Weights) -> None:
     assert sum(some) == half and some[0] < some[1]
 
 
+def test_the_documents_have_the_messages() -> None:
+    text = " ".join((ROOT / "docs" / "CUDA.md").read_text(encoding="utf-8").split())
+    shown = [message for _, _, _, message in REFUSED[1:9] if message.split(": ")[0] in CHECKED]
+    assert len(shown) == len(CHECKED)
+    for message in (*shown, TOO_SMALL):
+        assert f"error: {in_flags(message)}" in text
+
+
 def test_gpu_layers_are_numbers_or_words() -> None:
     assert read_gpu_layers(None, "auto") is read_gpu_layers("auto", "cuda") is None
     assert read_gpu_layers(99, "cuda") == 99 and read_gpu_layers(0, "auto") == 0
@@ -350,6 +366,45 @@ def test_a_model_on_a_gpu_and_split(
     assert got == expected
     assert (config.device, config.gpu_layers) == ("cuda:0", 2 if gpu_layers == "all" else 1)
     assert device.launched, "the device ran nothing"
+
+
+def test_bench_on_a_gpu(tiny_gguf: Tiny, emulator: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = emulator.EmulatedDevice()
+    fakes = FakeGpus(INFO, device=device)
+    monkeypatch.setattr("llamba.runtime.gpus.Gpus", lambda: fakes)
+    path = str(tiny_gguf(weights="Q4_0", num_layers=2))
+    short = ["-p", "8", "-n", "1", "-r", "1", "-ub", "32", "--no-warmup", "--json"]
+    result = CliRunner().invoke(cli, ["bench", path, "--device", "cuda", *short])
+    assert result.exit_code == 0, result.output
+    rows = json.loads(result.stdout)
+    for row in rows:
+        assert (row["device"], row["n_gpu_layers"], row["n_ubatch"]) == ("cuda:0", 2, 32)
+        assert (row["backends"], row["gpu_info"]) == ("CUDA", "NVIDIA Test")
+        assert row["gpu_forms"] == "tiles and float16" and row["avg_ts"] > 0
+    assert [(row["n_prompt"], row["n_gen"]) for row in rows] == [(8, 0), (0, 1)]
+
+
+def test_what_is_counted_is_what_is_allocated(tiny_gguf: Tiny, emulator: Any) -> None:
+    """The need on a GPU, beside the sizes of a program there."""
+    weights = Weights.open(GGUFFile.open(tiny_gguf(weights="Q4_0", num_layers=3, **SIZES)))
+    for layers in (range(3), range(1, 3)):
+        sizes: dict[str, Any] = {"max_tokens": 512, "max_sequences": 4, "context_length": 256}
+        program = build_program(
+            weights,
+            emulator.EmulatedDevice(),
+            num_pages=8,
+            forms=Forms(tiles=True, half=True),
+            layers=layers,
+            **sizes,
+        )
+        counted = arena_bytes(weights, layers=layers, exact=False, **sizes) - BESIDE
+        counted += planes_bytes(weights, layers) + 9 * program.page_nbytes
+        counted += forms_bytes(weights, Forms(tiles=True, half=True), layers)
+        taken = program._arena.num_bytes
+        program.close()
+        # Small buffers share chunks of 4 MB.
+        assert counted - MB < taken < counted + BESIDE, (taken, counted)
+        assert taken < counted + 12 * MB, (taken, counted)
 
 
 def test_the_driver_is_looked_for_by_its_library(monkeypatch: pytest.MonkeyPatch) -> None:
