@@ -16,6 +16,9 @@ MODULES = (
     "emulated_words",
     "emulated_access",
     "emulated_operators",
+    "emulated_flow",
+    "emulated_expressions",
+    "emulated_source",
     "emulated",
     "emulated_device",
 )

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from emulated import emulated, launch, shared_places
+from emulated import kernel_of, launch, shared_places
 from emulated_memory import Fault, Memory
 from numpy.typing import NDArray
 
@@ -134,7 +134,7 @@ class EmulatedDevice:
             if name not in self._kernels:
                 found = find_kernel(f"{_KERNELS}.{name}")
                 assert isinstance(found, Kernel), f"{name} is no kernel"
-                emulated(found.function)
+                kernel_of(found)
                 self._kernels[name] = found
             if progress is not None:
                 progress(k + 1, len(kernels))
@@ -189,7 +189,7 @@ class EmulatedDevice:
         x, y, z = work.grid
         if not (0 < x < 1 << 31 and 0 < y <= 65535 and 0 < z <= 65535):
             raise Fault(f"{name}: a grid of {x} x {y} x {z} blocks")
-        _, shared = shared_places(emulated(found.function).shared)
+        _, shared = shared_places(kernel_of(found).shared)
         if shared > 48 * 1024:
             raise Fault(f"{name}: {shared} bytes of shared memory; there are 49152")
 

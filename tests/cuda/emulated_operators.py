@@ -242,6 +242,8 @@ def merge__(c: Any, a: Any, b: Any) -> Any:
         if b.__class__ is not tuple or len(a) != len(b):
             raise Fault("a variable is a tuple here and something else there")
         return tuple(merge__(c, x, y) for x, y in zip(a, b, strict=True))
+    if a.__class__ is np.ndarray and b.__class__ is np.ndarray and a.dtype is b.dtype:
+        return np.where(c, a, b)
     of_a, of_b = kind(a), kind(b)
     if of_a == "vec":
         if of_b != "vec" or a.element != b.element or len(a.parts) != len(b.parts):

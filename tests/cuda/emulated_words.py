@@ -103,10 +103,19 @@ def _converter(wanted: str) -> Callable[[Any], Any]:
 
 
 class Twin:
-    """What a word does."""
+    """What a word does: `raw` to arguments of its `kinds`, `run` to what can be made so."""
 
-    def __init__(self, run: Callable[..., Any], masked: bool = False, shared: Any = None) -> None:
+    def __init__(
+        self,
+        run: Callable[..., Any],
+        masked: bool = False,
+        shared: Any = None,
+        raw: Callable[..., Any] | None = None,
+        kinds: tuple[str, ...] = (),
+        kind: str | None = None,
+    ) -> None:
         self.run, self.masked, self.shared = run, masked, shared
+        self.raw, self.kinds, self.kind = raw, kinds, kind
 
 
 _twins: dict[str, Twin] = {}
@@ -131,12 +140,16 @@ def _converted(function: Callable[..., Any], kinds: tuple[str, ...], masked: boo
     return lambda *a: function(*[f(v) for f, v in zip(made, a, strict=True)])
 
 
+def _of_kinds(function: Callable[..., Any], kinds: tuple[str, ...], masked: bool = False) -> Twin:
+    return Twin(_converted(function, kinds, masked), masked, raw=function, kinds=kinds)
+
+
 def twin(names: str, *kinds: str, masked: bool = False) -> Callable[[Any], Any]:
     """Decorates the twin of words (several: their names, with blanks between them)."""
 
     def decorate(function: Any) -> Any:
         for name in names.split():
-            _twins[name] = Twin(_converted(function, kinds, masked), masked)
+            _twins[name] = _of_kinds(function, kinds, masked)
         return function
 
     return decorate
@@ -176,6 +189,26 @@ def twin_of(word: Any) -> Twin:
         if found := re.fullmatch(pattern, name):
             return make(word, *found.groups())
     raise Fault(f"the word {name} has no twin in emulated_words.py")
+
+
+_NUMBA = {"int64": "i64", "int32": "i32", "float32": "f32"}
+_signatures: dict[tuple[Any, int], tuple[tuple[str, ...], str]] = {}
+
+
+def _kind_of_type(found: Any) -> str:
+    return _NUMBA.get(found.name) or f"{found.element}x{found.count}"
+
+
+def signature_of(word: Any, arity: int) -> tuple[tuple[str, ...], str]:
+    """The kinds of a word's arguments and of its result, as Numba has them."""
+    if (word, arity) not in _signatures:
+        try:
+            found, _ = word._defn(None, *[None] * arity)
+        except TypeError as error:
+            raise Fault(f"{word._name} doesn't take {arity} arguments") from error
+        kinds = tuple(_kind_of_type(a) for a in found.args)
+        _signatures[word, arity] = kinds, _kind_of_type(found.return_type)
+    return _signatures[word, arity]
 
 
 # ---- who am I ------------------------------------------------------------------------------------
@@ -222,6 +255,34 @@ def _shuffle(name: str, kind_: str, exchange: Callable[[Any, Any], Any]) -> None
         return value[(lanes & ~31) + picked].reshape(-1)
 
 
+def _over_warp(name: str, combine: Callable[[Any, Any], Any]) -> Twin:
+    """A helper of simt.py at once, in the order in which it takes the values."""
+
+    def run(m: Any, value: Any) -> Any:
+        now.piece.sync_warps(name, m)
+        rows = _spread(as_f32(value)).reshape(-1, 32)
+        for k in range(5):
+            rows = combine(rows, rows[:, _LANES ^ (16 >> k)])
+        return rows.reshape(-1)
+
+    return Twin(run, masked=True, kind="f32")
+
+
+_LANES = np.arange(32)
+_helpers = {
+    simt.warp_sum: _over_warp("warp_sum", np.add),
+    simt.warp_max: _over_warp("warp_max", np.fmax),
+}
+
+
+def helper_twin(target: Any) -> Twin | None:
+    """The twin of an `@inline` helper that has one."""
+    try:
+        return _helpers.get(target)
+    except TypeError:
+        return None
+
+
 for _kind in ("f32", "i32"):
     _shuffle(f"shuffle_xor_{_kind}", _kind, lambda lane, mask: lane ^ (mask & 31))
     _shuffle(f"shuffle_{_kind}", _kind, lambda lane, by: (lane & 0) + (by & 31))
@@ -256,6 +317,8 @@ twin("mul32", "i32", "i32")(np.multiply)
 def _shift(name: str, shift: Callable[[Any, Any], Any]) -> None:
     @twin(name, "i32", "i32", masked=True)
     def run(m: Any, value: Any, by: Any) -> Any:
+        if by.__class__ is np.int32 and 0 <= by < 32:
+            return shift(value, by)
         wrong = _unsigned(by) > 31
         if wrong.any() and (by.__class__ is not np.ndarray or m is None or wrong[m].any()):
             raise Fault(f"{name} by {by if by.__class__ is not np.ndarray else by[wrong][0]}")
@@ -412,13 +475,13 @@ def _zero(word: Any, kind_: str) -> Twin:
 @made_by(r"fill_(\w+)")
 def _fill(word: Any, kind_: str) -> Twin:
     element, count = _split(kind_)
-    return Twin(_converted(lambda v: Vec(element, (v,) * count), (element,), False))
+    return _of_kinds(lambda v: Vec(element, (v,) * count), (element,))
 
 
 @made_by(r"make_(\w+)")
 def _make(word: Any, kind_: str) -> Twin:
     element, count = _split(kind_)
-    return Twin(_converted(lambda *v: Vec(element, v), (element,) * count, False))
+    return _of_kinds(lambda *v: Vec(element, v), (element,) * count)
 
 
 def known(k: Any, count: int, what: str) -> int:
@@ -438,7 +501,7 @@ def _put(word: Any, kind_: str) -> Twin:
         k = known(k, count, "put")
         return Vec(element, (*v.parts[:k], x, *v.parts[k + 1 :]))
 
-    return Twin(_converted(run, (kind_, "i64", element), False))
+    return _of_kinds(run, (kind_, "i64", element))
 
 
 @made_by(r"take(\d+)_(\w+)")
@@ -449,7 +512,7 @@ def _take(word: Any, taken: str, kind_: str) -> Twin:
         k = known(k, count // n, "take")
         return Vec(element, v.parts[n * k : n * k + n])
 
-    return Twin(_converted(run, (kind_, "i64"), False))
+    return _of_kinds(run, (kind_, "i64"))
 
 
 @made_by(r"put(\d+)_(\w+)")
@@ -460,7 +523,7 @@ def _put_part(word: Any, taken: str, kind_: str) -> Twin:
         k = known(k, count // n, "put_part")
         return Vec(element, (*v.parts[: n * k], *part.parts, *v.parts[n * k + n :]))
 
-    return Twin(_converted(run, (kind_, "i64", f"{element}x{n}"), False))
+    return _of_kinds(run, (kind_, "i64", f"{element}x{n}"))
 
 
 @made_by("shared")
