@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from ..program import Op
 
 _NOWHERE = StepAddresses(0, 0, 0, 0, 0, 0)
-_SPLITS = (1, 4, 16, 64)
+_SPLITS = (1, 2, 4, 8, 16, 32, 64)
 
 
 def kernels_of(

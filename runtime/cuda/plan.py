@@ -7,11 +7,8 @@ from functools import cache
 from typing import Any
 
 from ..kernels.cuda.launch import Fields, Mode, StepAddresses, StepShape, Work
-from ..kernels.cuda.launches import matmul
-from ..kernels.cuda.launches.attention_combine import attention_to_activations
-=======
 from ..kernels.cuda.launches import experts, matmul
->>>>>>> 8fd018b6e562870a7ad16d901352fb23a6bc7a4a
+from ..kernels.cuda.launches.attention_combine import attention_to_activations
 from ..program import Op
 
 INT8_LIMIT = 8  # tokens of a step that are read one after the other where there are no tiles
@@ -100,7 +97,6 @@ class Planner:
         while at < len(ops):
             op, fields = ops[at], Fields(ops[at].fields)
             shape, at = shapes[op.count], at + 1
-<<<<<<< HEAD
             if op.kernel == "attention:attention_rows":
                 assert ops[at].kernel == "attention_combine:combine_rows"
                 works += attention_to_activations(fields, Fields(ops[at].fields), shape)

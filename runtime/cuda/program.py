@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ..batch import PAGE_SIZE, Batch, Logits
 from ..candidates import CandidateRows, RowEdits
-from ..kernels.cuda.launch import Work
+from ..kernels.cuda.launch import Launch, Work
 from ..kernels.cuda.launches.attention import choose_splits
 from ..program import Op
 from .plan import Bucket, Modes, Planner, fill_up_singles, fill_up_tiles
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .hidden import DeviceHiddenStates
     from .sampling import DeviceSampling
 
+_MOST_GRAPHS = 64  # kept of steps that follow others
 _MOST_PLANS = 64  # kept of steps with chunks
 
 
@@ -109,7 +110,7 @@ class DeviceProgram:
         self._sampling, self._num_heads, self._states = sampling, num_heads, states
         self._max_singles, self._max_pieces = max_singles, max_pieces
         self._graphs: dict[Bucket, Graph] = {}
-        self._further: dict[tuple[Bucket, tuple[Work, ...]], Graph] = {}
+        self._further: OrderedDict[object, Graph] = OrderedDict()
         self._plans: OrderedDict[Bucket, list[Work]] = OrderedDict()
         self._side = 0
         self._ahead: Flight | None = None
@@ -171,30 +172,27 @@ class DeviceProgram:
         sampling, edits = self._sampling, _edits(batch)
         if sampling is None or not outputs:
             self._give(self._arrays.fill(batch, placed, bucket, layout))
-            self._launch(bucket, None)
+            self._launch(bucket)
             flight.arrived.record()
             return flight
-        edited = any(edit is not None and not edit.empty for edit in edits)
-        further = guesses is not None and not edited and self._is_further(placed, bucket, guesses)
+        further = guesses is not None and self._is_further(placed, bucket, guesses)
         if further:  # the device makes the step's arrays of those that are there
             self._give(self._arrays.extend(batch))
         else:
             self._give(self._arrays.fill(batch, placed, bucket, layout))
         if guesses is None:
-            self._launch(bucket, None)
+            self._launch(bucket)
         else:
             count = sampling.list_guesses(guesses.batch, guesses.kept, guesses.rows, placed.rows)
             step = layout.addresses(self._step_base)
             choice = sampling.choose(guesses.flight.bucket.side, count, step, further=further)
             if further:
-                self._launch(bucket, tuple(choice))
+                self._launch_further(bucket, choice, sampling.select(self._side, outputs, edits))
             else:
                 self._give(choice)
-                self._launch(bucket, None)
-        if edited:
-            sampling.select(self._side, outputs, edits)
-        elif not further:
-            self._give(sampling.top(self._side, outputs))
+                self._launch(bucket)
+        if not further:
+            self._give(sampling.select(self._side, outputs, edits))
         sampling.fetch(self._side, outputs)
         if guesses is not None:
             token_ids = self._step_base + layout.token_ids
@@ -239,17 +237,20 @@ class DeviceProgram:
         wanted = choose_splits(singles, longest, *self._num_heads)
         return max(1, min(wanted, self._max_pieces // singles))
 
-    def _launch(self, bucket: Bucket, choice: tuple[Work, ...] | None) -> None:
-        """The body and tail of a step; with a choice of its tokens, and of its candidates after."""
-        if choice is not None:
-            assert self._sampling is not None
-            key = bucket, choice
-            if (graph := self._further.get(key)) is None:
-                top = self._sampling.top(bucket.side, bucket.outputs)
-                work = [*choice, *self._plan(bucket), *top]
-                graph = self._further[key] = self.device.capture(work)
-            graph.launch()
-            return
+    def _launch_further(
+        self, bucket: Bucket, choice: Sequence[Work], after: Sequence[Work]
+    ) -> None:
+        """The same with the choice of its tokens before it, and the selection of others after."""
+        key = bucket, tuple(choice), tuple(after)
+        if (graph := self._further.get(key)) is None:
+            graph = self.device.capture([*choice, *self._plan(bucket), *after])
+            self._further[key] = graph
+            if len(self._further) > _MOST_GRAPHS:
+                self._further.popitem(last=False)[1].close()
+        graph.launch()
+
+    def _launch(self, bucket: Bucket) -> None:
+        """The body and tail of a step."""
         if bucket.is_decode:
             if (graph := self._graphs.get(bucket)) is None:
                 graph = self._graphs[bucket] = self.device.capture(self._plan(bucket))
@@ -267,6 +268,7 @@ class DeviceProgram:
         works = self._planner.plan(self._body, bucket, addresses)
         if bucket.outputs:
             works += self._planner.plan(self._tails[bucket.side], bucket, addresses)
+        self.device.load([work.kernel for work in works if isinstance(work, Launch)])
         return works
 
     # -- ahead -----------------------------------------------------------------------------------

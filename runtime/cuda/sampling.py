@@ -43,22 +43,18 @@ class DeviceSampling:
         self._turn = 0
         self._chosen_hosts = [device.host_buffer(4 * max_rows) for _ in logits]
         self._edits = DeviceEdits(device, arena, max_rows, vocab_size)
-        names = {work.kernel for work in (*self.top(0, 1), *choose(0, 0, 1, 0))}
+        names = {work.kernel for work in (*self.select(0, 1, ()), *choose(0, 0, 1, 0))}
         device.load(sorted({*names, *self._edits.kernels()}))
 
     # -- candidates ------------------------------------------------------------------------------
-    def top(self, side: int, rows: int, logits: int = 0) -> list[Launch]:
-        """The launches that find the candidates of a side's rows; logits: elsewhere."""
-        source = logits or self._logits[side]
-        stride = 4 * self._vocab_size
-        return top(source, stride, self._vocab_size, rows, self._scratch, self._tops[side])
-
-    def select(self, side: int, rows: int, edits: Sequence[RowEdits | None]) -> None:
-        """Find the candidates of the rows on a side after their edits."""
-        source = 0
+    def select(self, side: int, rows: int, edits: Sequence[RowEdits | None]) -> list[Launch]:
+        """The launches that find the candidates of a side's rows, after their edits."""
+        source, works = self._logits[side], []
         if any(edit is not None and not edit.empty for edit in edits):
-            source = self._edits.apply(self._logits[side], rows, edits)
-        self._device.run(self.top(side, rows, source))
+            works = self._edits.launches(source, rows, edits)
+            source = self._edits.edited
+        stride, scratch = 4 * self._vocab_size, self._scratch
+        return works + top(source, stride, self._vocab_size, rows, scratch, self._tops[side])
 
     def fetch(self, side: int, rows: int) -> None:
         """Start bringing a side's candidates here."""

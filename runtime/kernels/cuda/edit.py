@@ -2,7 +2,15 @@
 
 import numpy as np
 
-from ....quant.cuda.memory import load_f32, load_i32, load_i32x2, load_i64, store_f32
+from ....quant.cuda.memory import (
+    load_f32,
+    load_i32,
+    load_i32x2,
+    load_i32x4,
+    load_i64,
+    store_f32,
+    store_i32x4,
+)
 from ....quant.cuda.simt import (
     barrier,
     bits_f32,
@@ -30,6 +38,16 @@ def _add(row, first, end, pairs, count):
         token = i64(pair[0])
         if token >= first and token < end:
             store_f32(row + 4 * token, load_f32(row + 4 * token) + bits_f32(pair[1]))
+
+
+@kernel(block=THREADS)
+def copy(source, target, pieces):
+    """Rows of logits, in pieces of 16 bytes, to where they are edited."""
+    let_next_start()
+    wait_for_inputs()
+    i = block_x() * THREADS + thread()
+    if i < pieces:
+        store_i32x4(target + 16 * i, load_i32x4(source + 16 * i))
 
 
 @kernel(block=THREADS)

@@ -33,6 +33,12 @@ VALUE = np.dtype([("id", "<i4"), ("value", "<f4")])
 COUNTED = np.dtype([("id", "<i4"), ("count", "<i4")])
 
 
+def copy(source: int, target: int, num_bytes: int) -> list[Launch]:
+    """Of whole rows of logits, filled up to 16 bytes."""
+    pieces = -(-num_bytes // 16)
+    return [Launch("edit:copy", (-(-pieces // THREADS), 1, 1), (source, target, pieces))]
+
+
 def edit(logits: int, stride: int, vocab: int, edits: int, count: int) -> list[Launch]:
     """Do `count` EDIT of rows of float32 logits, `stride` bytes apart, in place."""
     parts = -(-vocab // PART)
