@@ -204,9 +204,7 @@ class Expressions:
         k = number(index)
         if isinstance(kind, str) and "x" in kind:
             element, count = kind.split("x")
-            if k is not None:
-                if not 0 <= k < int(count):
-                    self.fail(f"{kind}: index {k} of {count}")
+            if k is not None and 0 <= k < int(count):
                 return Text(f"{value}.parts[{k}]", element)
             return Text(f"item__({value}, {index})", element)
         if isinstance(kind, tuple) and k is not None and 0 <= k < len(kind):
