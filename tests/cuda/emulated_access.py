@@ -1,6 +1,7 @@
 """Twins of the words that read and write memory, and of the tensor cores."""
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ _NUMPY: dict[str, Any] = {
 _SHIFT = {1: 0, 2: 1, 4: 2, 8: 3, 16: 4}
 
 
+@cache
 def _parts(kind: str) -> tuple[str, int, int, str]:
     """Element, count, bytes and the kind as a value."""
     element, _, count = kind.partition("x")
@@ -66,7 +68,7 @@ def _expanded(raw: Any, mask: Any) -> Any:
     return full
 
 
-def _check_early(word: str, mask: Any, at: Any) -> None:
+def _check_early(word: str, mask: Any, at: Any, extent: tuple[int, int]) -> None:
     """Nothing is read before `wait_for_inputs` that a kernel wrote since the host waited."""
     waits = now.piece.waits
     if waits.__class__ is int:
@@ -77,7 +79,7 @@ def _check_early(word: str, mask: Any, at: Any) -> None:
         if not early.any():
             return
         at = at if at.__class__ is int else at[early]
-    if found := now.piece.memory.any_written(at):
+    if found := now.piece.memory.any_written(at, *extent):
         where = now.piece.memory.describe(found)
         raise Fault(f"{word} before wait_for_inputs of what a kernel wrote: {where}")
 
@@ -92,14 +94,14 @@ def _load(word: str, kind: str, stream: bool = False) -> None:
         uniform = at.__class__ is int
         if not uniform and m is not None:
             at = at[m]
-        memory.check(word, at, size)
+        extent = memory.check(word, at, size)
         if stream:
-            if found := memory.any_written(at):
+            if found := memory.any_written(at, *extent):
                 raise Fault(
                     f"{word}: a kernel wrote it since the host waited: {memory.describe(found)}"
                 )
         else:
-            _check_early(word, m, at)
+            _check_early(word, m, at, extent)
         view = memory.views[size]
         if uniform:
             return _values(view[at >> shift : (at >> shift) + 1], kind, True)
@@ -116,10 +118,10 @@ def _store(word: str, kind: str) -> None:
         uniform = at.__class__ is int
         if not uniform and m is not None:
             at = at[m]
-        memory.check(word, at, size)
+        extent = memory.check(word, at, size)
         raw = _raw(value, kind, m, uniform)
         memory.views[size][at >> shift] = raw[0] if uniform else raw
-        memory.mark_written(at, size)
+        memory.mark_written(at, size, *extent)
 
 
 def _load_shared(word: str, kind: str) -> None:
@@ -160,25 +162,40 @@ for (
     _store_shared(f"store_shared_{_kind}", _kind)
 
 
+def _add_in_order(view: Any, index: Any, added: Any) -> Any:
+    """Add to places, some of them several times, one after the other; what each found there."""
+    order = np.argsort(index, kind="stable")
+    places, more = index[order], added[order]
+    first = np.flatnonzero(np.append(True, places[1:] != places[:-1]))
+    before = view[places]
+    if len(first) < len(places):
+        if view.dtype == np.float32:
+            for k in range(len(places)):
+                before[k] = view[places[k]]
+                view[places[k]] += more[k]
+            first = first[:0]
+        else:
+            sums = np.cumsum(more, dtype=np.int64) - more
+            counts = np.diff(np.append(first, len(places)))
+            before += (sums - np.repeat(sums[first], counts)).astype(np.int32)
+    if len(first):
+        np.add.at(view, places, more)
+    found = np.empty_like(before)
+    found[order] = before
+    return found
+
+
 def _atomic(word: str, kind: str) -> None:
     @twin(word, "i64", kind, masked=True)
     def run(m: Any, at: Any, value: Any) -> Any:
         memory, lanes = now.piece.memory, now.piece.lanes
         there = np.arange(lanes) if m is None else np.flatnonzero(m)
-        places = np.full(lanes, at)[there] if at.__class__ is int else at[there]
-        added = np.full(lanes, value)[there] if np.ndim(value) == 0 else value[there]
-        memory.check(word, places, 4)
-        _check_early(word, m, at if at.__class__ is int else places)
-        view = memory.views[4].view(_NUMPY[kind])
+        places, added = np.broadcast_to(at, lanes)[there], np.broadcast_to(value, lanes)[there]
+        extent = memory.check(word, places, 4)
+        _check_early(word, m, at if at.__class__ is int else places, extent)
         before = np.zeros(lanes, _NUMPY[kind])
-        if len(np.unique(places)) == len(places):
-            before[there] = view[places >> 2]
-            view[places >> 2] += added
-        else:
-            for lane, place, more in zip(there, places >> 2, added, strict=True):
-                before[lane] = view[place]
-                view[place] += more
-        memory.mark_written(places, 4)
+        before[there] = _add_in_order(memory.views[4].view(_NUMPY[kind]), places >> 2, added)
+        memory.mark_written(places, 4, *extent)
         return before
 
 
@@ -191,17 +208,11 @@ def _atomic_shared(m: Any, at: Any, value: Any) -> Any:
     piece = now.piece
     there = np.arange(piece.lanes) if m is None else np.flatnonzero(m)
     places, keys = piece.shared_at("atomic_add_shared32", m, at, 4)
-    places, keys = (np.broadcast_to(v, there.shape) for v in (places, keys))
+    piece.note_atomic("atomic_add_shared32", places, keys)
     added = np.broadcast_to(value, piece.lanes)[there]
-    view = piece.shared_views[4].view(np.int32)
-    # One key for all: atomics needn't be ordered with each other.
-    keys, first = keys >> 40 << 40 | 0xFFFF, np.unique(places, return_index=True)[1]
-    piece.note_read("atomic_add_shared32", places[first], keys[first], 4)
-    piece.note_write("atomic_add_shared32", places[first], keys[first], 4, False)
     before = np.zeros(piece.lanes, np.int32)
-    for lane, place, more in zip(there, places >> 2, added, strict=True):
-        before[lane] = view[place]
-        view[place] += more
+    view = piece.shared_views[4].view(np.int32)
+    before[there] = _add_in_order(view, places >> 2, added)
     return before
 
 
@@ -274,8 +285,8 @@ def _copy_async(m: Any, to: Any, source: Any) -> None:
     piece = now.piece
     there = np.arange(piece.lanes) if m is None else np.flatnonzero(m)
     source = np.full(len(there), source) if source.__class__ is int else source[there]
-    piece.memory.check("copy_async", source, 16)
-    _check_early("copy_async", m, source)
+    extent = piece.memory.check("copy_async", source, 16)
+    _check_early("copy_async", m, source, extent)
     places, keys = piece.shared_at("copy_async", m, to, 16)
     piece.note_write("copy_async", places, keys, 16, True)
     data = piece.memory.views[16].take(source >> 4)

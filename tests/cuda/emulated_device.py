@@ -201,7 +201,8 @@ class EmulatedDevice:
         out = self._matrix("Gemm out", g.out, g.tokens, g.rows, g.out_stride, np.float32, 4)
         product = np.float32(g.alpha) * (x.astype(np.float32) @ weight.astype(np.float32).T)
         out[:] = product if g.beta == 0 else product + np.float32(g.beta) * out
-        self.memory.mark_written(g.out, ((g.tokens - 1) * g.out_stride + g.rows) * 4)
+        num_bytes = ((g.tokens - 1) * g.out_stride + g.rows) * 4
+        self.memory.mark_written(g.out, num_bytes, g.out, g.out + num_bytes)
 
     def _matrix(
         self, what: str, at: int, rows: int, columns: int, stride: int, dtype: Any, size: int

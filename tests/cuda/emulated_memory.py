@@ -39,6 +39,16 @@ _MOVED: dict[int, Any] = {
 }  # fmt: skip
 
 
+_least, _most, _any_bit = np.minimum.reduce, np.maximum.reduce, np.bitwise_or.reduce
+
+
+def _extent(at: Any) -> tuple[int, int, int]:
+    """The lowest and the highest address, and all their bits."""
+    if at.__class__ is int:
+        return at, at, at
+    return int(_least(at)), int(_most(at)), int(_any_bit(at))
+
+
 class Memory:
     """Global memory: allocations 256 bytes apart, so that what runs over an end is found."""
 
@@ -80,18 +90,19 @@ class Memory:
         self._starts = np.array([start for start, _ in found], np.int64)
         self._ends = np.array([start + size for start, size in found], np.int64)
 
-    def check(self, word: str, at: Any, size: int) -> None:
-        """That addresses (one, or an array that isn't empty) are aligned and allocated."""
-        if at.__class__ is int:
-            low = high = odd = at
-        else:
-            low, high, odd = int(at.min()), int(at.max()), int(np.bitwise_or.reduce(at))
+    def check(self, word: str, at: Any, size: int) -> tuple[int, int]:
+        """That addresses (one, or an array that isn't empty) are aligned and allocated.
+
+        Returns:
+            The lowest and the highest one.
+        """
+        low, high, odd = _extent(at)
         if odd & (size - 1):
             wrong = at if at.__class__ is int else int(at[(at & (size - 1)) != 0][0])
             raise Fault(f"{word}: address {wrong:#x} is not aligned to {size} bytes")
         k = int(np.searchsorted(self._starts, low, "right")) - 1
         if k >= 0 and high + size <= self._ends[k]:
-            return
+            return low, high
         several = np.atleast_1d(np.asarray(at))
         ks = np.searchsorted(self._starts, several, "right") - 1
         outside = ks < 0
@@ -100,6 +111,7 @@ class Memory:
         if outside.any():
             lane = int(outside.argmax())
             raise Fault(f"{word}: {size} bytes at {self.describe(int(several[lane]))}")
+        return low, high
 
     def check_range(self, what: str, at: int, num_bytes: int) -> None:
         """That a range lies in one allocation."""
@@ -115,21 +127,19 @@ class Memory:
         start, end = int(self._starts[k]), int(self._ends[k])
         return f"{at:#x} = {start:#x} + {at - start}, an allocation of {end - start} bytes"
 
-    def mark_written(self, at: Any, size: int) -> None:
-        """The launch that runs writes these."""
+    def mark_written(self, at: Any, size: int, low: int, high: int) -> None:
+        """The launch that runs writes these, between these addresses."""
         if at.__class__ is int:
             self._written[at >> _GRANULE : (at + size - 1 >> _GRANULE) + 1] = self.launches
-            low, high = at, at + size
         else:
             self._written[at >> _GRANULE] = self.launches
-            low, high = int(at.min()), int(at.max()) + size
-        self._low, self._high = min(self._low, low), max(self._high, high)
+        self._low, self._high = min(self._low, low), max(self._high, high + size)
 
-    def any_written(self, at: Any) -> int:
+    def any_written(self, at: Any, low: int, high: int) -> int:
         """An address among these that a kernel wrote and the host hasn't waited for, or 0."""
-        several = np.atleast_1d(np.asarray(at))
-        if int(several.min()) >= self._high or int(several.max()) < self._low:
+        if low >= self._high or high < self._low:
             return 0
+        several = np.atleast_1d(np.asarray(at))
         found = self._written[several >> _GRANULE] > self._settled
         return int(several[found.argmax()]) if found.any() else 0
 
@@ -238,11 +248,7 @@ class Piece:
         if mask is not None:
             places, keys = places[mask], keys[mask]
             at = at if at.__class__ is int else at[mask]
-        low, high, odd = (
-            (at, at, at)
-            if at.__class__ is int
-            else (int(at.min()), int(at.max()), int(np.bitwise_or.reduce(at)))
-        )
+        low, high, odd = _extent(at)
         if odd & (size - 1):
             raise Fault(f"{word}: a shared address ({odd:#x}) is not aligned to {size} bytes")
         for start, num_bytes in self.shared.values():
@@ -264,19 +270,23 @@ class Piece:
         return array.reshape(-1, size // 4), places >> (3 if size == 8 else 4)
 
     def note_read(self, word: str, places: Any, keys: Any, size: int) -> None:
-        """Check that what is read was written, and when."""
+        """Check that what is read was written, and when; remember who reads."""
+        mine = self._check_written(word, places, keys, size)
+        table, index = self._granules(self.reader, places, size)
+        table[index] = mine
+
+    def _check_written(self, word: str, places: Any, keys: Any, size: int) -> Any:
         table, index = self._granules(self.writer, places, size)
         writers = table[index]
         mine = keys if size <= 4 else keys[:, None]
-        if writers.min() < 0:
+        if _least(writers, axis=None) < 0:
             what = "never written" if (writers == _NEVER).any() else "still being copied"
             bad = writers < 0
             lane = int(bad.argmax() if size <= 4 else bad.any(1).argmax())
             at = int(places[lane]) % self.shared_bytes + SHARED_BASE
             raise Fault(f"{word}: shared {at} ({self._array(at)}) was {what}")
         self._check_order(word, writers, mine, places, "written", size)
-        table, index = self._granules(self.reader, places, size)
-        table[index] = mine
+        return mine
 
     def note_write(self, word: str, places: Any, keys: Any, size: int, flight: bool) -> None:
         """Remember who writes; check that nobody else may still read the old value."""
@@ -285,6 +295,16 @@ class Piece:
         self._check_order(word, table[index], mine, places, "read", size)
         table, index = self._granules(self.writer, places, size)
         table[index] = _IN_FLIGHT if flight else mine
+
+    def note_atomic(self, word: str, places: Any, keys: Any) -> None:
+        """As both of them; atomic ones needn't be ordered with each other."""
+        index = places >> 2
+        others = (self.writer[index] & 0xFFFF) != 0xFFFF
+        if np.count_nonzero(others):
+            self._check_written(word, places[others], keys[others], 4)
+        readers = self.reader[index]
+        self._check_order(word, readers, keys, places, "read", 4)
+        self.writer[index] = keys | 0xFFFF
 
     def _check_order(
         self, word: str, theirs: Any, mine: Any, places: Any, what: str, size: int

@@ -188,6 +188,8 @@ def not__(c: Any) -> Any:
 def item__(v: Any, k: Any) -> Any:
     """v[k]"""
     if v.__class__ is Vec:
+        if k.__class__ is int and 0 <= k < len(v.parts):
+            return v.parts[k]
         return v.parts[known(k, len(v.parts), repr(v))]
     if v.__class__ is tuple:
         return v[known(k, len(v), "a tuple")]
@@ -197,7 +199,8 @@ def item__(v: Any, k: Any) -> Any:
 # ---- masks ---------------------------------------------------------------------------------------
 def branch__(m: Any, c: Any) -> tuple[Any, Any]:
     """Those of the threads m for whom c holds, and the others."""
-    c = truth__(c)
+    if c.__class__ is not np.ndarray or c.dtype is not BOOL:
+        c = truth__(c)
     if c.__class__ is bool:
         return (m, OFF) if c else (OFF, m)
     yes = c if m is None else m & c

@@ -359,16 +359,26 @@ twin("dp4a_us", "i32", "i32", "i32")(_dot(np.uint8))
 
 @twin("permute_bytes", "i32", "i32", "i32")
 def _permute(x: Any, y: Any, order: Any) -> Any:
-    both = _unsigned(x).astype(np.uint64) | (_unsigned(y).astype(np.uint64) << np.uint64(32))
-    found = np.uint32(0)
-    for k in range(4):
-        nibble = _unsigned(order) >> np.uint32(4 * k) & np.uint32(15)
-        byte = (both >> ((nibble & np.uint32(7)) * np.uint32(8)).astype(np.uint64)).astype(
-            np.uint32
-        ) & np.uint32(255)
-        sign = (byte >> np.uint32(7)) * np.uint32(255)
-        found = found | np.where(nibble > 7, sign, byte).astype(np.uint32) << np.uint32(8 * k)
-    return found.view(np.int32) if found.ndim else np.int32(found.view(np.int32))
+    arrays = [v for v in (x, y, order) if v.__class__ is np.ndarray]
+    both = np.empty((len(arrays[0]) if arrays else 1, 2), np.int32)
+    both[:, 0], both[:, 1] = x, y
+    octets = both.view(np.uint8)
+    if order.__class__ is np.ndarray:
+        nibbles = (order[:, None] >> _NIBBLES) & np.int32(15)
+        rows = np.arange(0, 8 * len(both), 8)[:, None]
+        found = octets.reshape(-1).take(rows + (nibbles & np.int32(7)))
+        signs = nibbles > 7
+    else:
+        nibbles = int(order) >> _NIBBLES & 15
+        found = octets.take(nibbles & 7, axis=1)
+        signs = np.broadcast_to(nibbles > 7, found.shape)
+    if np.count_nonzero(signs):  # all bits as the byte's highest one
+        found = np.where(signs, (found >> 7) * np.uint8(255), found)
+    whole = np.ascontiguousarray(found).view(np.int32).reshape(-1)
+    return whole if arrays else whole[0]
+
+
+_NIBBLES = np.arange(0, 16, 4, dtype=np.int32)
 
 
 # ---- numbers -------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from llamba.quant.cuda.memory import (  # noqa: E402
     load_f32x4,
     load_i32x2,
     load_i32x4,
+    load_shared_i32,
     load_shared_i32x4,
     shared,
     store_f32,
@@ -32,11 +33,13 @@ from llamba.quant.cuda.memory import (  # noqa: E402
     store_i32,
     store_i32x4,
     store_i64,
+    store_shared_i32,
     store_shared_i32x4,
 )
 from llamba.quant.cuda.simt import (  # noqa: E402
     atomic_add_f32,
     atomic_add_i32,
+    atomic_add_shared32,
     barrier,
     block_x,
     block_y,
@@ -408,6 +411,52 @@ def test_atomics(emulated: Any) -> None:
     for k in range(5):
         before = [int(out[t]) for t in others if t % 5 == k]
         assert before == sorted(before) and len(set(before)) == len(before)
+
+
+_counts = shared(4 * 8)
+
+
+def test_atomics_in_shared_memory(emulated: Any) -> None:
+    @kernel(block=N)
+    def count(out):
+        _begin()
+        if thread() < 8:
+            store_shared_i32(_counts() + thread() * 4, i32(0))
+        barrier()
+        atomic_add_shared32(_counts() + thread() % 5 * 4, i32(1))
+        first = atomic_add_shared32(_counts() + 5 * 4, i32(3))
+        store_i32(out + (block_x() * N + thread()) * 4, first)
+        barrier()
+        if thread() < 8:
+            store_i32(out + (2 * N + block_x() * 8 + thread()) * 4, _read(thread()))
+
+    out = np.zeros(2 * N + 16, np.int32)
+    run(emulated, count, out, grid=(2, 1, 1))
+    for block in range(2):
+        before = out[block * N : block * N + N]
+        np.testing.assert_array_equal(np.sort(before), 3 * np.arange(N))
+        counts = out[2 * N + 8 * block :][:8]
+        expected = [*np.bincount(np.arange(N) % 5), 3 * N, 0, 0]
+        np.testing.assert_array_equal(counts, expected)
+
+
+@inline
+def _read(k):
+    return load_shared_i32(_counts() + k * 4)
+
+
+def test_atomics_and_plain_accesses_need_a_barrier(emulated: Any) -> None:
+    @kernel(block=N)
+    def count(out):
+        _begin()
+        if thread() < 8:
+            store_shared_i32(_counts() + thread() * 4, i32(0))
+        barrier()
+        atomic_add_shared32(_counts() + thread() % 5 * 4, i32(1))
+        store_i32(out + thread() * 4, _read(thread() % 5))
+
+    with pytest.raises(AssertionError, match="there is no barrier in between"):
+        run(emulated, count, np.zeros(N, np.int32))
 
 
 # ---- together ------------------------------------------------------------------------------------
