@@ -40,6 +40,20 @@ _load("gguf_bytes")
 _load("hub_server")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def forced_device() -> Iterator[str]:
+    """What models run on in tests that don't say it (forced_device.py)."""
+    with pytest.MonkeyPatch.context() as patch:
+        yield _load("forced_device").install(patch)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how many programs took the GPU that was asked for."""
+    if os.environ.get("LLAMBA_TEST_DEVICE", "cpu") != "cpu":
+        built = _load("forced_device").built
+        terminalreporter.write_line(f"{len(built)} programs were built on a GPU")
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """The folder of golden reference data, a sibling of the checkout; skips where it is absent."""

@@ -8,7 +8,7 @@ one before it ends. Every row is of one op: the time of its launches, however ma
 
 import argparse
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,11 @@ from llamba.runtime.kernels.cuda.launch import (  # noqa: E402
 from llamba.runtime.kernels.cuda.launches.activation import activate_rows  # noqa: E402
 from llamba.runtime.kernels.cuda.launches.choose import CHOICE, choose  # noqa: E402
 from llamba.runtime.kernels.cuda.launches.edit import EDIT, edit  # noqa: E402
-from llamba.runtime.kernels.cuda.launches.experts import experts_together, merge_rows  # noqa: E402
+from llamba.runtime.kernels.cuda.launches.experts import (  # noqa: E402
+    TOGETHER,
+    experts_together,
+    merge_rows,
+)
 from llamba.runtime.kernels.cuda.launches.gather import gather_rows  # noqa: E402
 from llamba.runtime.kernels.cuda.launches.norm import norm_add_rows, norm_rows  # noqa: E402
 from llamba.runtime.kernels.cuda.launches.route import route  # noqa: E402
@@ -160,7 +164,7 @@ def choose_case(rows: int) -> Case:
         logits = place(floats(rows, VOCAB))
         scratch, out = place(scratch_bytes(VOCAB, rows)), place(TOP_BYTES * rows)
         found = top(logits, 4 * VOCAB, VOCAB, rows, scratch, out)
-        return [*found, *choose(out, place(choices), rows, place(4 * rows))]
+        return [*found, *choose(out, place(choices), rows, place(4 * rows), place(4 * rows))]
 
     return Case(f"top and choose {rows}", make)
 
@@ -193,8 +197,9 @@ def route_case(tokens: int) -> Case:
     return Case(f"route {tokens} x {EXPERTS}", make, 3.0 * (tokens < 2))
 
 
-def experts_case(tokens: int, rows: int, columns: int, both: bool, name: str = "q4_k") -> Case:
-    """A matrix of each expert, chosen at random, or two of them."""
+def experts_case(tokens: int, rows: int, columns: int, both: bool, other: bool = False) -> Case:
+    """One matrix of each expert or two, chosen at random. other: by the kernel not chosen."""
+    name = "q4_k"
 
     def make(place: Place) -> list[Launch]:
         pairs, width = tokens * USED, row_bytes(name, columns)
@@ -206,9 +211,17 @@ def experts_case(tokens: int, rows: int, columns: int, both: bool, name: str = "
             "x_q": place(pairs * columns), "x_scales": place(pairs * columns // 4),
             "slots": place(slots), "out": place(4 * pairs * rows), "out_stride": 4 * rows,
         }  # fmt: skip
-        return experts_together([Fields(fields)] * (1 + both), shape_of(tokens))
+        launch = experts_together([Fields(fields)] * (1 + both), shape_of(tokens))[0]
+        if other and "alone" in launch.kernel:
+            grid = (launch.grid[0], -(-pairs // TOGETHER), 1)
+            launch = replace(launch, kernel=f"experts:sorted_{name}", grid=grid)
+        elif other:
+            grid = (launch.grid[0], pairs, 1)
+            launch = replace(launch, kernel=f"experts:alone_{name}", grid=grid)
+        return [launch]
 
-    return Case(f"experts {tokens} tokens, {1 + both} x {rows} x {columns} {name}", make)
+    more = ", by the other kernel" if other else ""
+    return Case(f"experts {tokens} tokens, {1 + both} x {rows} x {columns} {name}{more}", make)
 
 
 def merge_case(tokens: int) -> Case:
@@ -236,6 +249,8 @@ CASES = [
     *(route_case(tokens) for tokens in MODES),
     *(experts_case(tokens, FFN, DIM, True) for tokens in MODES),
     *(experts_case(tokens, DIM, FFN, False) for tokens in MODES),
+    *(experts_case(tokens, FFN, DIM, True) for tokens in (8, 16, 64)),
+    *(experts_case(tokens, FFN, DIM, True, True) for tokens in (8, 16, 32, 64)),
     *(merge_case(tokens) for tokens in MODES),
 ]  # fmt: skip
 

@@ -96,6 +96,9 @@ class Listing:
     def download(self, target: Any, at: int, address: int, num_bytes: int) -> None:
         """Nothing."""
 
+    def fetch(self, copies: Sequence[Any], arrived: Any) -> None:
+        """There is nothing."""
+
     def run(self, work: Sequence[Work]) -> None:
         """Nothing."""
 

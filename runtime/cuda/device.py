@@ -45,6 +45,9 @@ class Graph(Protocol):
         ...
 
 
+Copy = tuple[HostBuffer, int, int, int]  # as `download` takes it: target, at, address, bytes
+
+
 class Device(Protocol):
     """One GPU. All its work is in one order: a copy or launch sees what those before it wrote.
 
@@ -91,6 +94,14 @@ class Device(Protocol):
 
     def download(self, target: HostBuffer, at: int, address: int, num_bytes: int) -> None:
         """To `target.array[at:]`, in order; returns at once: an event says when it is there."""
+        ...
+
+    def fetch(self, copies: Sequence[Copy], arrived: Event) -> None:
+        """Downloads after all work so far, beside what comes later; returns at once.
+
+        `arrived` says when they are there. What is given later must not write what they read
+        before that.
+        """
         ...
 
     def event(self) -> Event:

@@ -47,6 +47,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuMemcpyDtoDAsync_v2": (_A, _A, _N, _P),
     "cuMemsetD8Async": (_A, c_ubyte, _N, _P),
     "cuStreamCreate": (_P, _U),
+    "cuStreamWaitEvent": (_P, _P, _U),
     "cuStreamDestroy_v2": (_P,),
     "cuStreamSynchronize": (_P,),
     "cuStreamBeginCapture_v2": (_P, _I),

@@ -26,6 +26,14 @@ class CudaEvent:
         self._context.use()
         self._context.driver.call("cuEventRecord", self._handle, self._stream)
 
+    def record_on(self, stream: int) -> None:
+        """In another stream's order."""
+        self._context.driver.call("cuEventRecord", self._handle, stream)
+
+    def hold(self, stream: int) -> None:
+        """Let what comes next in another stream wait for it."""
+        self._context.driver.call("cuStreamWaitEvent", stream, self._handle, 0)
+
     def record_in_graph(self) -> None:
         """The same within a capture: each launch of the graph records it."""
         name = "cuEventRecordWithFlags"

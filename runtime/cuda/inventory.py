@@ -38,7 +38,7 @@ def kernels_of(
 
 def _sizes(modes: Modes, most: int) -> list[int]:
     """Numbers of tokens, filled up, of which each kernel's choice sees one."""
-    sizes = (1, 2, 4, 8, 16, 24, 32, 40, 64, 128, 512)
+    sizes = (1, 2, 4, 8, 16, 24, 32, 40, 64, 128, 512, most)
     return sorted({modes.fill_up(n) for n in sizes if n <= most})
 
 

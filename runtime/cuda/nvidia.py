@@ -18,7 +18,7 @@ from ..kernels.cuda.launch import Work
 from . import ptx_cache
 from .blas import WORKSPACE_BYTES, Blas
 from .context import Context
-from .device import Device, Graph, HostBuffer, Progress
+from .device import Copy, Device, Event, Graph, HostBuffer, Progress
 from .driver import (
     LOWEST_CAPABILITY,
     OUT_OF_MEMORY,
@@ -65,6 +65,7 @@ class NvidiaDevice:
         self._finalizers: list[Any] = []  # of host buffers
         self._handed_out: weakref.WeakSet[CudaEvent | CudaGraph] = weakref.WeakSet()
         self._ring: Ring | None = None
+        self._aside: tuple[int, CudaEvent] | None = None  # the stream of `fetch`
         self.programmatic = info.architecture >= 90 and os.environ.get("LLAMBA_PDL") != "0"
         # To find the kernel that reads or writes where it must not: wait after each.
         self.stepwise = os.environ.get("LLAMBA_CUDA_STEPWISE") == "1"
@@ -160,6 +161,25 @@ class NvidiaDevice:
         assert isinstance(target, PinnedBuffer)
         if start := target.at(at, num_bytes) if num_bytes else 0:
             self._driver.call("cuMemcpyDtoHAsync_v2", start, address, num_bytes, self._stream)
+
+    def fetch(self, copies: Sequence[Copy], arrived: Event) -> None:
+        """Downloads after all work so far, beside what comes later; returns at once.
+
+        On a stream of their own: a copy between two kernels would hold up the second one.
+        """
+        self._use()
+        assert isinstance(arrived, CudaEvent)
+        if self._aside is None:
+            stream = self._driver.handle("cuStreamCreate", _NON_BLOCKING_STREAM)
+            self._aside = stream, self.event()
+        stream, reached = self._aside
+        reached.record()
+        reached.hold(stream)
+        for target, at, address, num_bytes in copies:
+            assert isinstance(target, PinnedBuffer)
+            start = target.at(at, num_bytes)
+            self._driver.call("cuMemcpyDtoHAsync_v2", start, address, num_bytes, stream)
+        arrived.record_on(stream)
 
     # ---- work ----------------------------------------------------------------------------------
     def event(self, *, timed: bool = False) -> CudaEvent:
@@ -287,6 +307,8 @@ class NvidiaDevice:
         self._functions.clear()
         self._allocated.clear()
         code("cuStreamDestroy_v2", self._stream)
+        if self._aside is not None:
+            code("cuStreamDestroy_v2", self._aside[0])
         self._context.close()
 
     def _discard(self, name: str, handle: int) -> None:

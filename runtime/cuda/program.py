@@ -113,6 +113,7 @@ class DeviceProgram:
         self._further: OrderedDict[object, Graph] = OrderedDict()
         self._plans: OrderedDict[Bucket, list[Work]] = OrderedDict()
         self._side = 0
+        self._arrivals = device.event(), device.event()
         self._ahead: Flight | None = None
         self._last: Flight | None = None
         self._closed = False
@@ -168,7 +169,7 @@ class DeviceProgram:
         self._side ^= 1
         bucket = self._bucket(placed, self._side)
         layout = Layout.of(bucket)
-        flight = Flight(batch, placed, bucket, self.device.event())
+        flight = Flight(batch, placed, bucket, self._arrivals[self._side])
         sampling, edits = self._sampling, _edits(batch)
         if sampling is None or not outputs:
             self._give(self._arrays.fill(batch, placed, bucket, layout))
@@ -193,11 +194,8 @@ class DeviceProgram:
                 self._launch(bucket)
         if not further:
             self._give(sampling.select(self._side, outputs, edits))
-        sampling.fetch(self._side, outputs)
-        if guesses is not None:
-            token_ids = self._step_base + layout.token_ids
-            flight.tokens = sampling.fetch_tokens(self._side, token_ids, placed.num_tokens)
-        flight.arrived.record()
+        guessed = 0 if guesses is None else placed.num_tokens
+        flight.tokens = sampling.fetch(self._side, outputs, guessed, flight.arrived)
         return flight
 
     def _give(self, work: Sequence[Work]) -> None:

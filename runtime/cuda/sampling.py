@@ -15,7 +15,7 @@ from .edits import DeviceEdits
 
 if TYPE_CHECKING:
     from .arena import DeviceArena
-    from .device import Device
+    from .device import Copy, Device, Event
 
 
 class DeviceSampling:
@@ -41,9 +41,10 @@ class DeviceSampling:
         self._choice_hosts = [device.host_buffer(CHOICE.itemsize * max_rows) for _ in logits]
         self._listed = b""  # what lies at `choices`
         self._turn = 0
+        self._chosen = [arena.allocate(4 * max_rows) for _ in logits]
         self._chosen_hosts = [device.host_buffer(4 * max_rows) for _ in logits]
         self._edits = DeviceEdits(device, arena, max_rows, vocab_size)
-        names = {work.kernel for work in (*self.select(0, 1, ()), *choose(0, 0, 1, 0))}
+        names = {work.kernel for work in (*self.select(0, 1, ()), *choose(0, 0, 1, 0, 0))}
         device.load(sorted({*names, *self._edits.kernels()}))
 
     # -- candidates ------------------------------------------------------------------------------
@@ -56,9 +57,17 @@ class DeviceSampling:
         stride, scratch = 4 * self._vocab_size, self._scratch
         return works + top(source, stride, self._vocab_size, rows, scratch, self._tops[side])
 
-    def fetch(self, side: int, rows: int) -> None:
-        """Start bringing a side's candidates here."""
-        self._device.download(self._hosts[side], 0, self._tops[side], TOP_BYTES * rows)
+    def fetch(self, side: int, rows: int, guessed: int, arrived: "Event") -> NDArray[np.int32]:
+        """Start bringing a side's candidates here, and the tokens that the step was run for.
+
+        Returns:
+            int32 (guessed,): those tokens, once they have arrived, until the side's next step.
+        """
+        copies: list[Copy] = [(self._hosts[side], 0, self._tops[side], TOP_BYTES * rows)]
+        if guessed:
+            copies.append((self._chosen_hosts[side], 0, self._chosen[side], 4 * guessed))
+        self._device.fetch(copies, arrived)
+        return self._chosen_hosts[side].array.view(np.int32)[:guessed]
 
     def rows(self, side: int, kept: Sequence[int]) -> CandidateRows:
         """What was found of these rows, once it has arrived."""
@@ -102,15 +111,10 @@ class DeviceSampling:
         return count
 
     def choose(self, side: int, count: int, step: StepAddresses, *, further: bool) -> list[Launch]:
-        """The launch that chooses from a side's candidates as listed.
+        """The launch that chooses from a side's candidates as listed, for a step on the other side.
 
         further: the next step's positions are those of this one plus one, which it makes so.
         """
         positions = (step.positions, step.ends) if further else (0, 0)
-        return choose(self._tops[side], self._choices, count, step.token_ids, *positions)
-
-    def fetch_tokens(self, side: int, token_ids: int, count: int) -> NDArray[np.int32]:
-        """Start bringing the tokens here that a step is run for; until that side's next step."""
-        chosen = self._chosen_hosts[side]
-        self._device.download(chosen, 0, token_ids, 4 * count)
-        return chosen.array.view(np.int32)[:count]
+        top, kept = self._tops[side], self._chosen[1 - side]
+        return choose(top, self._choices, count, step.token_ids, kept, *positions)

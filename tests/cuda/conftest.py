@@ -21,6 +21,7 @@ MODULES = (
     "emulated_source",
     "emulated",
     "emulated_device",
+    "late_device",
 )
 
 
@@ -38,7 +39,7 @@ def _load(name: str) -> None:
             raise
 
 
-for _name in ("random_rows", "fake_driver"):  # test modules import them by name
+for _name in ("random_rows", "fake_driver", "engine_rig"):  # test modules import them by name
     _load(_name)
 
 
@@ -81,7 +82,21 @@ def device(request: pytest.FixtureRequest) -> Iterator[Any]:
     if request.param == "emulated":
         yield request.getfixturevalue("emulator").EmulatedDevice()
         return
-    found = request.getfixturevalue("gpu")
+    yield from _borrowed(request.getfixturevalue("gpu"))
+
+
+@pytest.fixture(params=["late", pytest.param("gpu", marks=pytest.mark.gpu)])
+def late_device(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A device whose work is done after it was given, as far as that can be."""
+    if request.param == "late":
+        request.getfixturevalue("emulator")
+        yield sys.modules["late_device"].LateDevice()
+        return
+    yield from _borrowed(request.getfixturevalue("gpu"))
+
+
+def _borrowed(found: Any) -> Iterator[Any]:
+    """The GPU of all tests, for one of them."""
     taken: list[int] = []
     allocate = found.allocate
 

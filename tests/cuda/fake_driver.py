@@ -248,6 +248,9 @@ class Library:
         assert flags == 1  # else work would wait for the default stream's
         put(at, self._new("stream"))
 
+    def _cuStreamWaitEvent(self, stream: int, event: int, flags: int) -> None:
+        assert flags == 0
+
     def _cuEventCreate(self, at: int, flags: int) -> None:
         put(at, self._new("event" if flags == 2 else "timed event"))
 

@@ -69,7 +69,7 @@ def test_choose(device: Any, name: str) -> None:
     device.write(at, tops)
     device.write(settings, choices)
     device.write(out, np.full(rows, -5, np.int32))
-    launches = choose(at, settings, rows, out)
+    launches = choose(at, settings, rows, out, out)
     device.load([launch.kernel for launch in launches])
     device.run(launches)
     got, checked = device.read(out, 4 * rows).view(np.int32), 0
@@ -90,7 +90,7 @@ def test_no_candidates(device: Any) -> None:
     device.write(at, tops)
     device.write(settings, choices)
     device.write(out, np.full(1, 7, np.int32))
-    launches = choose(at, settings, 1, out)
+    launches = choose(at, settings, 1, out, out)
     device.load([launch.kernel for launch in launches])
     device.run(launches)
     assert device.read(out, 4).view(np.int32)[0] == 0

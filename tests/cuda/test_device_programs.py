@@ -139,3 +139,16 @@ def test_exact_programs_equal_the_reference(cases: Cases, device: Any, name: str
         got = in_company(program, ids)
     errors = np.abs(got - expected) / np.abs(expected).max(axis=1, keepdims=True)
     assert errors.max() <= EXACT, errors.max(axis=1)
+
+
+@pytest.mark.parametrize("forms", [Forms(), Forms(tiles=True), Forms(half=True)], ids=str)
+@pytest.mark.parametrize("name", ["llama-small", "qwen3moe"])
+def test_whatever_copies_there_are(cases: Cases, device: Any, name: str, forms: Forms) -> None:
+    """Of the weights beside the planes: a small GPU has room for none."""
+    ids = catalogue.token_ids(name)[:LENGTH]
+    weights = cases.weights(name, "mix")
+    expected = cases.expected(weights, ids)
+    with program_of(weights, device, forms=forms) as program:
+        got = in_company(program, ids)
+    errors = relative(got, expected)
+    assert np.median(errors) < SCATTER * cases.rounding(weights, ids, expected), errors

@@ -21,7 +21,7 @@ from llamba.runtime.kernels.cuda.launches.experts import (
     experts_together,
     merge_rows,
 )
-from llamba.runtime.kernels.cuda.launches.route import MAX_ALONE
+from llamba.runtime.kernels.cuda.launches.route import are_sorted
 
 NUMBER = 6  # experts
 
@@ -53,9 +53,9 @@ def shape_of(tokens: int) -> StepShape:
 
 
 def slots_of(chosen: np.ndarray) -> np.ndarray:
-    """The pairs as ROUTE leaves them: in order if they are few, else by expert in any order."""
+    """The pairs as ROUTE leaves them: in order, or by expert in any order."""
     slots = chosen.reshape(-1) << 32 | np.arange(chosen.size)
-    if len(slots) > MAX_ALONE:
+    if are_sorted(*chosen.shape, NUMBER):
         slots = np.sort(np.random.default_rng(0).permutation(slots))
     return slots
 

@@ -93,7 +93,7 @@ def _drawn(a, b, count, temperature, top_p, min_p, min_keep, point):
 
 
 @kernel(block=32)
-def choose(top, choices, out, positions, ends):
+def choose(top, choices, out, kept, positions, ends):
     """A row a block, two candidates a thread. Without a candidate it is token 0."""
     let_next_start()
     wait_for_inputs()
@@ -116,6 +116,7 @@ def choose(top, choices, out, positions, ends):
     target = i64(load_i32(choice + 24))
     if thread() == 0 and target >= 0:
         store_i32(out + 4 * target, first)
+        store_i32(kept + 4 * target, first)
         if positions != 0:
             at = 4 * target
             store_i32(positions + at, add32(load_i32(positions + at), i32(1)))

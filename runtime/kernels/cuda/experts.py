@@ -30,8 +30,7 @@ from ....quant.cuda.simt import (
     warp_sum,
     zero,
 )
-from .launches.experts import MERGING, THREADS, WARPS, rows_of
-from .launches.route import TOGETHER
+from .launches.experts import MERGING, THREADS, TOGETHER, WARPS, rows_of
 
 _LOW = (1 << 32) - 1
 _tokens, _put_token = zero(f"i32x{TOGETHER}"), put(f"i32x{TOGETHER}")

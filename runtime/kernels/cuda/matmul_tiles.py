@@ -6,7 +6,7 @@ divide the columns (`along`): each takes every so-manieth step, the next one's w
 while this one's are multiplied, and their sums are added up, in order, in shared memory.
 
 A kernel's name tells its variant (launches/matmul_tiles.py), and it is made when asked for:
-`q4_k_n2_r1_a1_w4_b0` multiplies bytes, `half_q4_k_n2_r1_a1_w4_b0` float16 numbers (tile_steps.py).
+`q4_k_n2_r1_a1_w4_b0_e2` multiplies bytes, with `half_` before it float16 numbers (tile_steps.py).
 """
 
 import re
@@ -32,7 +32,7 @@ from ....quant.cuda.tiles import LAYOUTS
 from .launches.matmul_tiles import Variant
 from .tile_steps import steps
 
-_NAME = re.compile(r"(half_)?(\w+)_n(\d+)_r(\d)_a(\d)_w(\d+)_b(\d)")
+_NAME = re.compile(r"(half_)?(\w+)_n(\d+)_r(\d)_a(\d)_w(\d+)_b(\d)_e(\d)")
 _TWO_LOG2_E = np.float32(2.8853900817779268)
 _SHARED_BYTES = 20480  # at most, of a block
 
@@ -65,7 +65,7 @@ def _make(variant: Variant) -> Kernel:
     made = steps(variant)
     units, none, empty, fetch = made.units, made.none, made.empty, made.fetch
     step, x_place, scales_place = made.step, made.x_place, made.scales_place
-    x_unit, scales_unit = made.x_unit, made.scales_unit
+    x_unit, scales_unit, no_given, begin = made.x_unit, made.scales_unit, made.given, made.begin
 
     rows = 16 * tiles
     pitch = rows + 4  # floats of a token's sums: without conflicts of banks
@@ -111,16 +111,21 @@ def _make(variant: Variant) -> Kernel:
         wait_for_inputs()
 
         first_block = block_x() * blocks
-        x = x_place(x_at, x_stride, first_block, lane) + warp * units * x_unit
-        scales = scales_place(scales_at, x_stride, first_block, lane) + warp * units * scales_unit
+        x = x_place(x_at, x_stride, first_block, lane) + first * units * x_unit
+        scales = scales_place(scales_at, x_stride, first_block, lane) + first * units * scales_unit
+        given = begin(no_given(), x, x_stride, num_units - 1 - first * units)
         total = none()
         for index in range(warp, num_steps, along):
+            on = 0
             if index + along < num_steps:
+                on = along * units
                 at += along * step_bytes
             last = num_units - 1 - index * units
-            total, words = step(total, words, words, at, apart, lane, x, scales, x_stride, last)
-            x += along * units * x_unit
-            scales += along * units * scales_unit
+            total, words, given = step(
+                total, words, given, at, apart, lane, x, scales, x_stride, last, on
+            )
+            x += on * x_unit
+            scales += on * scales_unit
 
         # Only now, as registers are dear in the loop.
         skipped, num_rows, out, out_stride, bias = skipped0, rows0, out0, stride0, bias0
@@ -164,7 +169,7 @@ def __getattr__(name: str) -> Any:
     found = _NAME.fullmatch(name)
     if found is None or found[2] not in LAYOUTS:
         raise AttributeError(name)
-    *work, resident = (int(found[i]) for i in range(3, 8))
-    variant = Variant(found[2], *work, half=found[1] is not None, resident=resident)
+    *work, resident, early = (int(found[i]) for i in range(3, 9))
+    variant = Variant(found[2], *work, found[1] is not None, resident, early)
     made = globals()[name] = _make(variant)
     return made

@@ -99,14 +99,15 @@ def decode(
     return Launch(kernel, grid, (*seen_arguments(f, shape), first, pieces, *out, *into))
 
 
-def tiles(f: Fields, shape: StepShape) -> Launch:
-    """Of the pieces of chunks."""
+def tiles(f: Fields, shape: StepShape) -> list[Launch]:
+    """Of the pieces of chunks; nothing where the single tokens, filled up, are all tokens."""
     key_room, value_room = room(f.key_dim), room(f.value_dim)
     if f.kv_type == "f32" or not stage_of(key_room, value_room):  # token by token
-        return decode(f, shape, shape.tokens - shape.singles, first=shape.singles)
+        left = shape.tokens - shape.singles
+        return [decode(f, shape, left, first=shape.singles)] if left else []
     kernel = f"attention_tiles:tiles_{f.kv_type}_{key_room}_{value_room}"
     arguments = (*seen_arguments(f, shape), shape.step.tiles, f.sinks, f.attended)
-    return Launch(kernel, (shape.tiles, f.num_kv_heads * f.group, 1), arguments)
+    return [Launch(kernel, (shape.tiles, f.num_kv_heads * f.group, 1), arguments)]
 
 
 def attention_rows(f: Fields, shape: StepShape) -> list[Launch]:
@@ -115,7 +116,7 @@ def attention_rows(f: Fields, shape: StepShape) -> list[Launch]:
     if shape.singles:
         work.append(decode(f, shape, shape.singles, splits=shape.splits))
     if shape.tiles:
-        work.append(tiles(f, shape))
+        work += tiles(f, shape)
     return work
 
 

@@ -23,10 +23,10 @@ CHOICE_BYTES = CHOICE.itemsize
 
 
 def choose(
-    top: int, choices: int, rows: int, out: int, positions: int = 0, ends: int = 0
+    top: int, choices: int, rows: int, out: int, kept: int, positions: int = 0, ends: int = 0
 ) -> list[Launch]:
-    """A token of each row of TOP (launches/top.py) by its CHOICE.
+    """A token of each row of TOP (launches/top.py) by its CHOICE, to two places.
 
     positions, ends: int32 as `out`, which then go one further; 0: they don't.
     """
-    return [Launch("choose:choose", (rows, 1, 1), (top, choices, out, positions, ends))]
+    return [Launch("choose:choose", (rows, 1, 1), (top, choices, out, kept, positions, ends))]

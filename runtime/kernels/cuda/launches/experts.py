@@ -4,16 +4,16 @@ from collections.abc import Sequence
 
 from .....quant.cuda.planes import FLOATS, row_bytes
 from ..launch import Fields, Launch, StepShape
-from .route import MAX_ALONE, TOGETHER
 
+TOGETHER = 8  # sorted slots that share the rows that they read
 THREADS = 128
 WARPS = THREADS // 32
 MERGING = 64  # threads of four columns
 
 
 def rows_of(format_name: str) -> int:
-    """Rows that a warp has at once."""
-    return 2 if format_name in ("q2_k", "q3_k") else 4  # whose pieces have 64 columns
+    """Rows that a warp has at once: as many as there are registers for."""
+    return 2 if format_name in ("q2_k", "q3_k", "q5_0", "q5_1") else 4
 
 
 def experts_rows(f: Fields, shape: StepShape) -> list[Launch]:
@@ -48,7 +48,7 @@ def _launch(fields: Sequence[Fields], shape: StepShape) -> Launch:
     matrices: list[int] = []
     for each in (f, fields[-1]):
         matrices += [each.matrix.planes + each.first * size, each.out, each.bias]
-    alone = pairs <= MAX_ALONE
+    alone = pairs < 2 * (f.matrix.rows // f.num_rows)  # experts, each with two slots on average
     shared = (f.slots, pairs, size, f.num_rows, f.columns, *where, f.divide, f.out_stride, blocks)
     grid = (blocks * len(fields), pairs if alone else -(-pairs // TOGETHER), 1)
     kernel = f"experts:{'alone' if alone else 'sorted'}_{name}"

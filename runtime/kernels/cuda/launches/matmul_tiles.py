@@ -21,7 +21,8 @@ class Variant:
 
     blocks: of eight tokens. tiles: that a warp multiplies at once. across: warps of a block that
     take other tiles; along: that divide the columns. half: multiplied as float16. resident: blocks
-    that a multiprocessor's registers must suffice for at once (0: as it comes).
+    that a multiprocessor's registers must suffice for at once (0: as it comes). early: units of 32
+    columns by which activations are read before they are multiplied (1, 2 or 4).
     """
 
     layout: str
@@ -31,12 +32,14 @@ class Variant:
     along: int
     half: bool = False
     resident: int = 0
+    early: int = 2
 
     @property
     def name(self) -> str:
         """The kernel's."""
-        work = f"n{self.blocks}_r{self.tiles}_a{self.across}_w{self.along}_b{self.resident}"
-        return f"{'half_' if self.half else ''}{self.layout}_{work}"
+        shape = f"n{self.blocks}_r{self.tiles}_a{self.across}_w{self.along}"
+        name = f"{self.layout}_{shape}_b{self.resident}_e{self.early}"
+        return f"half_{name}" if self.half else name
 
 
 def variant_for(layout: str, tiles: int, columns: int, blocks: int, half: bool) -> Variant:

@@ -1,4 +1,4 @@
-"""Where a decode step's time goes: python benchmarks/cuda/profile.py MODEL [TOKENS] [CONTEXT]
+"""Where a decode step's time goes: python decode_profile.py MODEL [TOKENS] [CONTEXT]
 
 First each kernel between events, so that their sum is larger than a step in a graph; then the
 engine's loop: what the host does in the program, between its steps, and how long it waits.
@@ -53,9 +53,35 @@ def kernels(program: Any, tokens: int, context: int) -> None:
         print(f"  {sum(times):8.0f} us  {len(times):4} x {sum(times) / len(times):7.2f}  {name}")
 
 
+def time_calls(program: Any) -> dict[str, list[float]]:
+    """Time each of the driver's functions from now on."""
+    spent: dict[str, list[float]] = defaultdict(lambda: [0, 0.0, 0.0])
+    functions = program.device._driver._functions
+
+    def timed(name: str, function: Any) -> Any:
+        def call(*arguments: Any) -> int:
+            begin = time.perf_counter()
+            code = function(*arguments)
+            took = time.perf_counter() - begin
+            entry = spent[name]
+            entry[0] += 1
+            entry[1] += took
+            entry[2] = max(entry[2], took)
+            return code
+
+        return call
+
+    for name, function in list(functions.items()):
+        functions[name] = timed(name, function)
+    return spent
+
+
 def loop(llm: LLM, tokens: int, context: int) -> None:
     """Of LLM.generate: microseconds a step."""
     program: Any = llm.program
+    calls = time_calls(program)
+    program._graphs.clear()
+    program._further.clear()
     spent: dict[str, float] = defaultdict(float)
     run = program.run
     last = [0.0]
@@ -81,8 +107,9 @@ def loop(llm: LLM, tokens: int, context: int) -> None:
     rng = np.random.default_rng(0)
     prompts = [{"prompt_token_ids": rng.integers(0, 999, context).tolist()} for _ in range(tokens)]
     for temperature in (0.0, 0.8):
-        params = SamplingParams(temperature=temperature, max_tokens=200, ignore_eos=True)
+        params = SamplingParams(temperature=temperature, max_tokens=400, ignore_eos=True)
         llm.generate(prompts, params)
+        calls.clear()
         program.run, event.wait = timed, waited
         spent.clear()
         last[0] = 0.0
@@ -91,6 +118,11 @@ def loop(llm: LLM, tokens: int, context: int) -> None:
         steps = spent.pop("steps")
         parts = ", ".join(f"{name} {1e6 * s / steps:.0f}" for name, s in spent.items())
         print(f"  temperature {temperature}: us a step: {parts}")
+        for name, (count, total, most) in sorted(calls.items(), key=lambda c: -c[1][1])[:8]:
+            print(
+                f"    {name}: {count / steps:.2f} x {1e6 * total / count:.1f}, "
+                f"most {1e6 * most:.0f}"
+            )
 
 
 def main() -> None:
