@@ -1,5 +1,7 @@
 """Matmuls over tiles against float64, with the int8 activations as the kernels get them."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 from random_rows import dequantized, random_rows
@@ -208,7 +210,7 @@ def test_made_on_the_device(device, name):
 def test_variants_fit():
     """Whatever the shape, a variant has warps and blocks that kernels allow."""
     for layout in set(TILES.values()):
-        for count in (1, 64, 500, 1792, 8016):
+        for count, half in product((1, 64, 500, 1792, 8016), (False, True)):
             for blocks in range(1, 9):
-                found = variant_for(layout, count, 4096, blocks, False)
-                assert found.across * found.along <= 16 and found.tiles in (1, 2)
+                found = variant_for(layout, count, 4096, blocks, half)
+                assert found.across * found.along <= 16 and found.stages > 1

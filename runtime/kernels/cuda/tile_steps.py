@@ -47,20 +47,17 @@ _pair_of = take("i32x4", 2)
 class Steps:
     """units: of 32 columns in a step; x_unit, scales_unit: bytes of activations to the next one.
 
-    none(): sums of zero. empty, fetch: of the fragments. x_place, scales_place(address, stride,
-    first block of eight tokens, lane): where a thread begins to read. given(): activations that
-    nothing is in yet; begin(given, x, scales, stride, last): those of the first units. step(sums,
-    words, given, at, apart, lane, x, scales, stride, last, on) multiplies `words`, fetches those of
-    the step at `at` and returns the three; tiles are `apart` bytes apart; `last` is the last unit
-    that has columns, and the next step is `on` units on (0: there is none).
+    none(): sums of zero. x_place, scales_place(address, stride, first block of eight tokens, lane):
+    where a thread begins to read. given(): activations that nothing is in yet; begin(given, x,
+    stride, last): those of the first units. step(sums, given, at, lane, x, scales, stride, last,
+    on) multiplies the step of the tiles at `at` in shared memory and returns sums and given; `last`
+    is the last unit that has columns, and the next step is `on` units on (0: there is none).
     """
 
     units: int
     x_unit: int
     scales_unit: int
     none: Callable[[], Any]
-    empty: Callable[[], Any]
-    fetch: Callable[..., Any]
     x_place: Callable[..., Any]
     scales_place: Callable[..., Any]
     given: Callable[[], Any]
@@ -80,7 +77,8 @@ def _byte_steps(parts: Fragments, variant: Variant, whole: bool) -> Steps:
     """stride: units from one block of eight tokens to the next."""
     blocks, tiles, early = variant.blocks, variant.tiles, variant.early
     units, halves, minima = parts.units, parts.halves, parts.minima
-    fetch, unit = parts.fetch, parts.unit
+    empty, fetch, unit = parts.empty, parts.fetch, parts.unit
+    step_bytes = LAYOUTS[variant.layout].bytes
     lane_bytes = 4 if halves else 8
     none, put_sum = zero(f"f32x{4 * tiles * blocks}"), put(f"f32x{4 * tiles * blocks}")
     no_bytes, put_bytes = zero(f"i32x{4 * tiles}"), put_part(f"i32x{4 * tiles}", 4)
@@ -141,11 +139,12 @@ def _byte_steps(parts: Fragments, variant: Variant, whole: bool) -> Steps:
         return given
 
     @inline
-    def step(total, words, given, at, apart, lane, x, scales, stride, last, on):
-        ahead = words
+    def step(total, given, at, lane, x, scales, stride, last, on):
+        words = empty()
         for u in range(units):
             a, s = no_bytes(), no_factors()
             for r in range(tiles):
+                words = fetch(words, r, at + r * step_bytes, lane, u)
                 found, factors = unit(words, r, u)
                 a, s = put_bytes(a, r, found), put_factors(s, r, factors)
             place = u
@@ -164,20 +163,17 @@ def _byte_steps(parts: Fragments, variant: Variant, whole: bool) -> Steps:
             else:
                 next_x = x + on * 256
                 given = read(given, slot, next_x, stride, u + early - units, last - on)
-            for r in range(tiles):
-                ahead = fetch(ahead, r, at + r * apart, lane, u)
-        return total, ahead, given
+        return total, given
 
-    return Steps(
-        units, 256, 64, none, parts.empty, fetch, x_place, scales_place, no_given, begin, step
-    )
+    return Steps(units, 256, 64, none, x_place, scales_place, no_given, begin, step)
 
 
 def _half_steps(parts: Fragments, variant: Variant, whole: bool) -> Steps:
     """stride: bytes from one token to the next."""
     blocks, tiles, early = variant.blocks, variant.tiles, variant.early
     units, halves, minima = parts.units, parts.halves, parts.minima
-    fetch, unit = parts.fetch, parts.unit
+    empty, fetch, unit = parts.empty, parts.fetch, parts.unit
+    step_bytes = LAYOUTS[variant.layout].bytes
     lane_bytes = 8 if halves else 16
     kind = f"f32x{4 * tiles * blocks}"
     none, put_sums, sums_of = zero(kind), put_part(kind, 4), take(kind, 4)
@@ -246,11 +242,12 @@ def _half_steps(parts: Fragments, variant: Variant, whole: bool) -> Steps:
         return given
 
     @inline
-    def step(total, words, given, at, apart, lane, x, scales, stride, last, on):
-        ahead = words
+    def step(total, given, at, lane, x, scales, stride, last, on):
+        words = empty()
         for u in range(units):
             a = no_numbers()
             for r in range(tiles):
+                words = fetch(words, r, at + r * step_bytes, lane, u)
                 found, factors = unit(words, r, u)
                 a = put_numbers(a, 2 * r, numbers_of_half(found, factors, 0))
                 a = put_numbers(a, 2 * r + 1, numbers_of_half(found, factors, 1))
@@ -267,10 +264,6 @@ def _half_steps(parts: Fragments, variant: Variant, whole: bool) -> Steps:
             else:
                 next_x = x + on * 64
                 given = read(given, slot, next_x, stride, u + early - units, last - on)
-            for r in range(tiles):
-                ahead = fetch(ahead, r, at + r * apart, lane, u)
-        return total, ahead, given
+        return total, given
 
-    return Steps(
-        units, 64, 0, none, parts.empty, fetch, x_place, scales_place, no_given, begin, step
-    )
+    return Steps(units, 64, 0, none, x_place, scales_place, no_given, begin, step)

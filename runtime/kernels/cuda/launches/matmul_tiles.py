@@ -1,12 +1,13 @@
 """Matmuls of some tokens on tensor cores: which kernel a shape takes, and its arguments."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .....quant.cuda.tiles import LAYOUTS, ROWS, TILES, UNIT, num_tiles, tile_bytes
 from ..launch import Fields, Launch
 from .matvec import MAX_PARTS, Part
 
+SHARED_BYTES = 48 << 10  # of a block
 COLUMNS = 8  # tokens of a block of activations
 # From so many blocks of tokens on float16 is faster than bytes, by format; never with others.
 HALF_BLOCKS = {"q4_k": 2, "q4_0": 2, "q8_0": 2}
@@ -35,6 +36,12 @@ class Variant:
     early: int = 2
 
     @property
+    def stages(self) -> int:
+        """Steps whose weights are in shared memory or on their way, of each warp."""
+        step = self.tiles * LAYOUTS[self.layout].bytes
+        return min(4, SHARED_BYTES // (self.across * self.along * step))
+
+    @property
     def name(self) -> str:
         """The kernel's."""
         shape = f"n{self.blocks}_r{self.tiles}_a{self.across}_w{self.along}"
@@ -42,19 +49,33 @@ class Variant:
         return f"half_{name}" if self.half else name
 
 
+# Registers that suffice, by tiles at once and blocks of tokens, of float16 and of bytes. ptxas may
+# take fewer and spill where it isn't told.
+_REGISTERS = {
+    True: {1: {1: 80, 2: 128, 4: 168, 8: 255}, 2: {1: 128, 2: 168, 4: 168, 8: 255}},
+    False: {1: {1: 80, 2: 128, 4: 168, 8: 255}, 2: {1: 128, 2: 168, 4: 255, 8: 255}},
+}
+
+
+def fitted(variant: Variant) -> Variant:
+    """The same with as many resident blocks as have the registers they need."""
+    by_blocks = _REGISTERS[variant.half][variant.tiles]
+    needed = next(n for blocks, n in by_blocks.items() if variant.blocks <= blocks)
+    threads = 32 * variant.across * variant.along
+    return replace(variant, resident=min(9, max(1, 65536 // (threads * needed))))
+
+
 def variant_for(layout: str, tiles: int, columns: int, blocks: int, half: bool) -> Variant:
     """The variant for so many tiles of so many columns, and blocks of eight tokens."""
     steps = -(-columns // LAYOUTS[layout].columns)
-    if tiles >= 1024:
-        shape = (2, 1, 4) if blocks < 3 else (2, 2, 2)
-    elif tiles >= 384 and blocks > 1:
-        shape = (2, 1, 4) if half else (1, 2, 4)
-    else:
-        shape = (1, 1, 8)
-    together, across, along = shape
+    together, along = (2, 4) if tiles >= 1024 and blocks < 4 else (1, 8)
+    early = 4 if blocks == 1 else 2 if together * blocks <= 4 else 1
     while along > 2 and along > steps:
         along //= 2
-    return Variant(layout, blocks, together, across, along, half)
+    found = Variant(layout, blocks, together, 1, along, half, 0, early)
+    while found.stages < 2:  # a multiple of four warps, so that all parts of a multiprocessor work
+        found = replace(found, along=found.along // 2)
+    return fitted(found)
 
 
 def blas_is_faster(format_name: str, rows: int, tokens: int) -> bool:
