@@ -46,7 +46,7 @@ class Instant:
             return
         logits = np.sort(rng.normal(6, 2, (NUM_ROWS * 3, 64)).astype(np.float32))[:, ::-1]
         ids = np.array([rng.choice(vocab_size, 64, replace=False) for _ in range(NUM_ROWS * 3)])
-        self._best = np.ascontiguousarray(logits), ids.astype(np.int32)
+        self._logits, self._ids = np.ascontiguousarray(logits), ids.astype(np.int32)
 
     def run(self, batch: Batch) -> Any:
         """As many as are asked for."""
@@ -56,7 +56,7 @@ class Instant:
             return self._rows[:count]
         from llamba.runtime.candidates import CandidateRows
 
-        logits, ids = (each[at : at + count] for each in self._best)
+        logits, ids = self._logits[at : at + count], self._ids[at : at + count]
         norms = np.full(count, 13.0, np.float32)
         return CandidateRows(ids, logits, norms, norms > 0, lambda i: np.zeros(1, np.float32))
 
