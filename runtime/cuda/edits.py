@@ -53,6 +53,10 @@ class DeviceEdits:
             *edit(self.edited, self._row_bytes, self._vocab_size, self._lists, self._count),
         ]
 
+    def forget(self) -> None:
+        """Nothing is known of what is on the device."""
+        self._listed = ()
+
     def _bring(self, edits: Edits) -> None:
         wanted = [(row, e) for row, e in enumerate(edits) if e is not None and not e.empty]
         parts: list[NDArray[np.uint8]] = []

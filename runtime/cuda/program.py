@@ -128,6 +128,13 @@ class DeviceProgram:
         assert not self._closed, "the program was closed"
         count = batch.num_tokens
         assert 0 < count <= self.max_tokens, f"{count} tokens in a step of {self.max_tokens}"
+        try:
+            return self._run(batch)
+        except BaseException:
+            self._forget()
+            raise
+
+    def _run(self, batch: Batch) -> CandidateRows:
         ahead, self._ahead = self._ahead, None
         kept = self._follows(batch, ahead)
         if ahead is not None and kept is not None:
@@ -141,6 +148,13 @@ class DeviceProgram:
         self._check(batch)
         flight = self._start(batch)
         return self._finish(batch, flight, list(range(len(flight.placed.outputs))))
+
+    def _forget(self) -> None:
+        """After an error nothing is known of what the device has: a copy or launch may be lost."""
+        self._ahead = None
+        self._tables.forget()
+        if self._sampling is not None:
+            self._sampling.forget()
 
     def _finish(self, batch: Batch, flight: Flight, kept: list[int]) -> CandidateRows:
         """Start what should follow, then wait for a batch; kept: its rows in that step."""
@@ -276,6 +290,7 @@ class DeviceProgram:
         kept = [i for i, segment in enumerate(segments) if segment.guess is not None]
         if not kept or any(segment.logits is not Logits.LAST for segment in segments):
             return None
+        assert all(segments[i].sequence_id >= 0 for i in kept), "guesses of nobody's tokens"
         if not all(covers(segments[i]) for i in kept):
             return None
         following = next_batch(batch, kept)
@@ -361,9 +376,10 @@ class DeviceProgram:
         self._graphs.clear()
         self._further.clear()
         self._plans.clear()
-        self._arena.clear()
         if self._owned:
-            self.device.close()
+            self.device.close()  # and all that it has given
+        else:
+            self._arena.clear()
 
 
 def _edits(batch: Batch) -> list[RowEdits | None]:

@@ -47,6 +47,11 @@ class DeviceSampling:
         names = {work.kernel for work in (*self.select(0, 1, ()), *choose(0, 0, 1, 0, 0))}
         device.load(sorted({*names, *self._edits.kernels()}))
 
+    def forget(self) -> None:
+        """Nothing is known of what is on the device."""
+        self._listed = b""
+        self._edits.forget()
+
     # -- candidates ------------------------------------------------------------------------------
     def select(self, side: int, rows: int, edits: Sequence[RowEdits | None]) -> list[Launch]:
         """The launches that find the candidates of a side's rows, after their edits."""

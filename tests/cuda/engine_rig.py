@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from llamba import LLM, SamplingParams
 from llamba.runtime.batch import Batch
+from llamba.runtime.candidates import Guess
 from llamba.runtime.cuda.driver import DeviceInfo
 from llamba.runtime.cuda.program import DeviceProgram
 from llamba.runtime.gpus import Gpus
@@ -33,13 +35,14 @@ def open_llm(path: Path, device: Any, **options: Any) -> Iterator[LLM]:
         with LLM(path, device="cuda", **options) as llm:
             assert isinstance(llm.program, DeviceProgram)
             yield llm
+        llm.program._arena.clear()  # closing the device would have
 
 
 class Watch:
     """Counts what a program runs, runs ahead, and takes of that; and may spoil guesses.
 
     Args:
-        spoil: whether a guess is to be another token. Of a step that is about to run.
+        spoil: whether a step's guesses are to be other tokens.
         ahead: False: nothing is guessed.
     """
 
@@ -49,17 +52,16 @@ class Watch:
         self.runs = self.started_ahead = self.taken = self.wrong = self.subsets = 0
         self.program = program
         self._spoil = spoil
-        self._start, self._run, self._finish = program._start, program.run, program._finish
-        program._start, program.run, program._finish = self.start, self.run, self.finish
+        self._random = np.random.default_rng(0)
+        self._start, self._run = program._start, program.run
+        program._start, program.run = self.start, self.run
         if not ahead:
             program._run_ahead = lambda *_: None
 
     def run(self, batch: Batch) -> Any:
         """A batch of the engine's."""
         self.runs += 1
-        before = self.program._ahead
-        number = self.started = 0
-        del number
+        before, self.started = self.program._ahead, 0
         rows = self._run(batch)
         if before is not None and not self.started:
             self.taken += 1
@@ -79,14 +81,11 @@ class Watch:
         listed = sampling.list_guesses
 
         def spoiled(source: Batch, kept: Any, rows: Any, places: Any) -> int:
-            """The least likely candidate of the first few, with nearly no choice."""
+            """Nearly any of the candidates."""
             segments = list(source.segments)
-            from dataclasses import replace
-
             for i in kept:
-                guess = segments[i].guess
-                worse = guess._replace(temperature=1e30, top_k=64, top_p=1.0, min_p=0.0, point=0.9)
-                segments[i] = replace(segments[i], guess=worse)
+                point = float(self._random.random()) * 0.99
+                segments[i] = replace(segments[i], guess=Guess(1e30, 64, 1.0, 0.0, point))
             return listed(Batch(tuple(segments)), kept, rows, places)
 
         sampling.list_guesses = spoiled
@@ -94,10 +93,6 @@ class Watch:
             return self._start(batch, guesses)
         finally:
             sampling.list_guesses = listed
-
-    def finish(self, *arguments: Any) -> Any:
-        """As it is."""
-        return self._finish(*arguments)
 
 
 def ids(seed: int, count: int) -> dict[str, list[int]]:

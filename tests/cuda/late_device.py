@@ -14,6 +14,7 @@ from emulated_device import EmulatedDevice, HostBuffer
 from numpy.typing import NDArray
 
 from llamba.errors import DeviceError
+from llamba.runtime.cuda.device import Copy
 from llamba.runtime.kernels.cuda.launch import Work
 
 _POISON = 0xA5
@@ -23,19 +24,25 @@ class LateEvent:
     """A place in the queue."""
 
     def __init__(self, device: "LateDevice") -> None:
-        self._device, self._number = device, 0
+        self._device, self._number, self._aside = device, 0, 0
 
     def record(self) -> None:
         """After all that was given so far."""
-        self._number = self._device.given
+        self._number, self._aside = self._device.given, 0
+
+    def record_aside(self) -> None:
+        """After all that was given to be fetched so far."""
+        self._number, self._aside = 0, self._device.given_aside
 
     def wait(self) -> None:
         """Until it is done."""
         self._device.catch_up(self._number)
+        self._device.catch_up_aside(self._aside)
 
     def done(self) -> bool:
         """Whether it is."""
-        return self._device.completed >= self._number
+        device = self._device
+        return device.completed >= self._number and device.completed_aside >= self._aside
 
 
 class LateDevice(EmulatedDevice):
@@ -49,7 +56,8 @@ class LateDevice(EmulatedDevice):
         super().__init__(num_bytes)
         self._queue: deque[Callable[[], None]] = deque()
         self._random = None if seed is None else random.Random(seed)
-        self.given = self.completed = 0
+        self._aside: deque[tuple[int, Callable[[], None]]] = deque()
+        self.given = self.completed = self.given_aside = self.completed_aside = 0
         self.broken: DeviceError | None = None  # raised by the next launch when it runs
         self.closed = 0
 
@@ -58,6 +66,14 @@ class LateDevice(EmulatedDevice):
         while self.completed < number:
             work = self._queue.popleft()
             self.completed += 1
+            work()
+
+    def catch_up_aside(self, number: int) -> None:
+        """Do what is to be fetched up to that number, each after the work that it waits for."""
+        while self.completed_aside < number:
+            reached, work = self._aside.popleft()
+            self.completed_aside += 1
+            self.catch_up(reached)
             work()
 
     def _later(self, work: Callable[[], None]) -> None:
@@ -96,6 +112,18 @@ class LateDevice(EmulatedDevice):
         target.array[at : at + num_bytes] = _POISON
         self._later(lambda: super(LateDevice, self).download(target, at, address, num_bytes))
 
+    def fetch(self, copies: Sequence[Copy], arrived: Any) -> None:
+        """As late as may be: when somebody waits for it."""
+        for target, at, address, num_bytes in copies:
+            target.array[at : at + num_bytes] = _POISON
+
+            def work(copy: Any = (target, at, address, num_bytes)) -> None:
+                super(LateDevice, self).download(*copy)
+
+            self._aside.append((self.given, work))
+            self.given_aside += 1
+        arrived.record_aside()
+
     def event(self) -> LateEvent:  # type: ignore[override]
         """A new one."""
         return LateEvent(self)
@@ -122,11 +150,13 @@ class LateDevice(EmulatedDevice):
     def synchronize(self) -> None:
         """Do all."""
         self.catch_up(self.given)
+        self.catch_up_aside(self.given_aside)
         super().synchronize()
 
     def close(self) -> None:
         """Give everything back."""
         self.closed += 1
         self._queue.clear()
-        self.completed = self.given
+        self._aside.clear()
+        self.completed, self.completed_aside = self.given, self.given_aside
         super().close()

@@ -23,7 +23,8 @@ from llamba.runtime.cuda.build import build_program
 from llamba.runtime.cuda.forms import Forms
 from llamba.runtime.kernels.reference import Reference
 
-TOLERANCE = 1e-4  # of float32, relative to the largest logit
+# The largest error, relative to the largest logit: of other sums; of keys and values in float16.
+TOLERANCES = {"f32": 1e-4, "f16": 4e-3}
 LENGTH, PAGES, MOST = 75, 14, 5
 
 
@@ -146,7 +147,6 @@ class Fuzz:
         """Texts that have been run go on together, with guesses; some leave on the way."""
         texts = [t for t in self.live if t.done == len(t.tokens) and t.done < LENGTH - steps - 1]
         texts = texts[:MOST]
-        rest = self.random.permutation(len(texts))
         for text in texts:
             text.edits = self.make_edits()
             text.tokens.append(self.draw(self.vocab))
@@ -169,7 +169,6 @@ class Fuzz:
             if not self.draw(4):
                 self.random.shuffle(texts)
             self.exchange()
-        del rest
 
     def guessed(self, text: Text, token: int) -> int:
         """What the device chose, if it ran ahead."""
@@ -202,9 +201,16 @@ def weights(tiny_gguf: Callable[..., Path]) -> Weights:
     return replace(found, hyperparameters=replace(numbers, context_length=128))
 
 
-@pytest.mark.parametrize("seed", [0, 1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("cache_type", "seed"),
+    [("f32", 1), ("f16", 0), *(pytest.param("f16", n, marks=pytest.mark.slow) for n in (2, 3))],
+)
 def test_random_batches_equal_the_reference(
-    late_device: Any, weights: Weights, seed: int, monkeypatch: pytest.MonkeyPatch
+    late_device: Any,
+    weights: Weights,
+    cache_type: str,
+    seed: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     program = build_program(
         weights,
@@ -212,9 +218,9 @@ def test_random_batches_equal_the_reference(
         num_pages=PAGES,
         max_tokens=32,
         max_sequences=4,
-        forms=Forms(),
+        forms=Forms(tiles=cache_type == "f16", half=cache_type == "f16"),
         activations="float32",
-        cache_type="f32",
+        cache_type=cache_type,
         context_length=128,
     )
     monkeypatch.setattr(program, "_max_singles", 2 + seed)
@@ -239,6 +245,6 @@ def test_random_batches_equal_the_reference(
         expected = Reference(weights, keep=True).run(np.array(text.tokens[: text.done], np.int32))
         for position, row in text.rows.items():
             error = np.abs(row - expected[position]).max() / np.abs(expected[position]).max()
-            assert error < TOLERANCE, (text.number, position, error)
+            assert error < TOLERANCES[cache_type], (text.number, position, error)
             seen += 1
     assert seen > 60
