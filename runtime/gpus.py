@@ -10,8 +10,10 @@ if TYPE_CHECKING:
     from .cuda.driver import DeviceInfo
 
 DEVICES = "auto, cpu, cuda, or one GPU by its number such as cuda:1"
-_WINDOWS = sys.platform == "win32"
-_LIBRARIES = ("nvcuda.dll",) if _WINDOWS else ("libcuda.so.1", "/usr/lib/wsl/lib/libcuda.so.1")
+# The driver's, in the order in which they are tried.
+LIBRARIES = ("libcuda.so.1", "/usr/lib/wsl/lib/libcuda.so.1")
+if sys.platform == "win32":
+    LIBRARIES = ("nvcuda.dll",)
 
 
 def gpu_number(device: str) -> int | None:
@@ -46,7 +48,7 @@ class Gpus:
 
     def has_driver(self) -> bool:
         """Whether there is a driver's library at all: where there is none, this takes no time."""
-        return any(map(_can_load, _LIBRARIES))
+        return any(map(_can_load, LIBRARIES))
 
     def usable(self) -> "tuple[list[DeviceInfo], str]":
         """Those that can be used; why the others, or all, can't ("": none is left out)."""

@@ -112,7 +112,6 @@ def _not_run(weights: Weights, wish: Wish) -> str | None:
 
     return not_run(
         weights,
-        cache_type=wish.settings.cache_type,
         deterministic=wish.settings.deterministic,
         has_adapters=wish.has_adapters,
         context_length=wish.text_length,

@@ -22,10 +22,11 @@ def install(patch: pytest.MonkeyPatch) -> str:
     name = os.environ.get("LLAMBA_TEST_DEVICE", "cpu")
     if name not in NAMES:
         raise pytest.UsageError(f"LLAMBA_TEST_DEVICE={name}: must be one of {', '.join(NAMES)}")
+    from llamba.runtime import gpus
     from llamba.runtime.gpus import Gpus
 
     if name == "cpu":  # also where there is a GPU
-        patch.setattr(Gpus, "has_driver", lambda self: False)
+        patch.setattr(gpus, "_can_load", lambda library: False)
         return name
     take = Gpus.take
 
@@ -35,6 +36,7 @@ def install(patch: pytest.MonkeyPatch) -> str:
 
     patch.setattr(Gpus, "take", taken)
     if name == "emulated":
+        patch.setattr(gpus, "_can_load", lambda library: True)
         _emulate(patch, Gpus)
     return name
 
@@ -46,7 +48,6 @@ def _emulate(patch: pytest.MonkeyPatch, gpus: Any) -> None:
         path.syspath_prepend(str(Path(__file__).parent / "cuda"))
         emulator = importlib.import_module("emulated_device")
     info = DeviceInfo(0, "emulated in NumPy", 90, 16, _MEMORY, "0000:01:00.0", "GPU-0", 13000)
-    patch.setattr(gpus, "has_driver", lambda self: True)
     patch.setattr(gpus, "usable", lambda self: ([info], ""))
     patch.setattr(gpus, "check_libraries", lambda self, gpu: None)
     patch.setattr(gpus, "_open", lambda self, number: emulator.EmulatedDevice(_MEMORY))

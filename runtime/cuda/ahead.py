@@ -15,11 +15,8 @@ from .build import build_program
 from .device import Progress
 from .forms import Forms
 
-_TOKENS, _PAGES, _POSITIONS = (
-    512,
-    8,
-    4096,
-)  # of a step, of the cache, of a sequence: no more kernels
+# Of a step, of the cache, of a sequence: larger ones take no other kernels.
+_TOKENS, _PAGES, _POSITIONS = 512, 8, 4096
 
 
 def kernels_of_model(weights: Weights) -> list[str]:

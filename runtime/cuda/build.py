@@ -14,7 +14,7 @@ from .cache import DeviceKVCache
 from .hidden import DeviceHiddenStates
 from .inventory import kernels_of
 from .lowering import DeviceLowering, two_tails
-from .plan import Modes, Planner
+from .plan import MAX_PIECES, Modes, Planner
 from .program import DeviceProgram
 from .ropes import DeviceRopes
 from .sampling import DeviceSampling
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from .forms import Forms
 
 TILES_LIMIT = 40  # tokens of a step up to which tensor cores read tiles, not cuBLAS float16
-_MAX_PIECES = 4096  # of attention: tokens times splits
 
 
 def build_program(
@@ -83,7 +82,7 @@ def build_program(
             logits[0],
             exact=exact,
             capacity=max_tokens,
-            max_pieces=_MAX_PIECES,
+            max_pieces=MAX_PIECES,
             layers=whole,
             states=states,
         )
@@ -138,7 +137,7 @@ def build_program(
             num_heads=_num_heads(weights, whole),
             max_tokens=max_tokens,
             max_singles=modes.fill_up(min(max_tokens, max(64, max_sequences))),
-            max_pieces=_MAX_PIECES,
+            max_pieces=MAX_PIECES,
             max_logits=max_logits,
             causal=causal,
             owned=owned,

@@ -5,20 +5,17 @@ Nothing else is needed of CUDA, neither toolkit nor runtime. `import llamba` doe
 
 import ctypes
 import os
-import sys
 from collections.abc import Callable
 from ctypes import c_char_p, c_float, c_int, c_size_t, c_ubyte, c_uint, c_uint64, c_void_p
 from dataclasses import dataclass
 from typing import Any
 
 from ...errors import DeviceError
+from ..gpus import LIBRARIES
 
 OUT_OF_MEMORY, NO_DEVICE, STUB, NOT_READY = 2, 100, 34, 600  # of CUresult
 LOWEST_CAPABILITY = 80  # 8.0: what the kernels are written for
 LOWEST_VERSION = 11040  # of CUDA that a driver must know, as the driver counts: 11.4 is driver 470
-
-_WINDOWS = sys.platform == "win32"
-_LIBRARIES = ("nvcuda.dll",) if _WINDOWS else ("libcuda.so.1", "/usr/lib/wsl/lib/libcuda.so.1")
 
 # Argument types as of cuda.h; results come through pointers, an address is a uint64.
 _P, _I, _U, _N, _A = c_void_p, c_int, c_uint, c_size_t, c_uint64
@@ -184,12 +181,12 @@ def open_driver() -> Driver:
 
 
 def _library() -> Any:
-    for name in _LIBRARIES:
+    for name in LIBRARIES:
         try:
             return ctypes.CDLL(name)
         except OSError:
             continue
-    raise DeviceError(f"no NVIDIA driver is installed: there is no {_LIBRARIES[0]}")
+    raise DeviceError(f"no NVIDIA driver is installed: there is no {LIBRARIES[0]}")
 
 
 def _no_start(driver: Driver, code: int) -> str:

@@ -8,12 +8,12 @@ from .arena import DeviceArena
 from .cache import DeviceKVCache
 from .forms import Forms
 from .lowering import DeviceLowering
+from .plan import MAX_PIECES
 from .ropes import DeviceRopes
 from .steps import PageTables
 from .weights import DeviceWeights
 
 BESIDE = 96 << 20  # cuBLAS' workspace, kernels, graphs, a step's small arrays
-_MAX_PIECES = 4096  # of attention, as build.py has it
 _FEW_POSITIONS = 32
 
 
@@ -39,7 +39,7 @@ def arena_bytes(
         0,
         exact=exact,
         capacity=max_tokens,
-        max_pieces=_MAX_PIECES,
+        max_pieces=MAX_PIECES,
         layers=layers,
     )
     lowering.body()

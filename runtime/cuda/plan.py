@@ -16,6 +16,7 @@ INT8_LIMIT = 8  # tokens of a step that are read one after the other where there
 _MATMUL = "matmul:matmul_rows"
 _JOINED = {_MATMUL: matmul.can_group, "experts:experts_rows": experts.can_join}
 _HALF_STEP = 16  # tokens of a step for cuBLAS: a multiple
+MAX_PIECES = 4096  # of attention: single tokens times splits
 
 
 @dataclass(frozen=True, slots=True)

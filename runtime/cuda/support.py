@@ -7,7 +7,6 @@ from ..config import GPU_STEP_TOKENS
 def not_run(
     weights: Weights,
     *,
-    cache_type: str,
     deterministic: bool,
     has_adapters: bool,
     context_length: int,
@@ -16,8 +15,6 @@ def not_run(
     if deterministic:
         # Kernels, and so the order of additions, are chosen by the number of tokens of a step.
         return "deterministic mode is not kept on a GPU: leave it out, or pass device='cpu'"
-    if cache_type == "q8_0":
-        return "cache_type='q8_0' is not run on a GPU: pass cache_type='f16', or device='cpu'"
     if has_adapters:
         return "LoRA adapters are not run on a GPU: leave them out, or pass device='cpu'"
     if not weights.architecture.causal and context_length > GPU_STEP_TOKENS:

@@ -31,7 +31,7 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_there_is_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "_opened", None)
-    monkeypatch.setattr(driver, "_LIBRARIES", ("libcuda-absent.so.1", "/absent/libcuda.so.1"))
+    monkeypatch.setattr(driver, "LIBRARIES", ("libcuda-absent.so.1", "/absent/libcuda.so.1"))
     wanted = "no NVIDIA driver is installed: there is no libcuda-absent.so.1"
     assert driver.available() == ([], wanted)
 

@@ -104,7 +104,7 @@ def _make(name: str, key_room: int, value_room: int) -> Kernel:
         each, count = room // 8, stage * room // 8
         first = thread() + thread() // each
         for i in range(0, count, _THREADS):
-            if _THREADS % each == 0:  # constant distances
+            if _THREADS % each == 0 and count % _THREADS == 0:  # constant distances
                 copy_async(to + 16 * first + 16 * (i + i // each), source + 16 * (i + thread()))
             elif i + thread() < count:
                 row = (i + thread()) // each

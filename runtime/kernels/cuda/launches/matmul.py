@@ -107,8 +107,3 @@ def _gemm(
         beta=float(bool(f.residual)),
         single=single,
     )
-
-
-def kernels() -> list[str]:
-    """None of its own."""
-    return []
