@@ -44,7 +44,8 @@ class Layers(click.ParamType):
         """A number >= 0, or the word."""
         if isinstance(value, int) or value in ("auto", "all"):
             return value
-        if not value.isdecimal():
+        # int() refuses thousands of digits, and takes other scripts'.
+        if not (value.isascii() and value.isdecimal() and len(value) < 20):
             self.fail(f"{value!r} must be auto, all, or a number of layers", param, ctx)
         return int(value)
 

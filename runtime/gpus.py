@@ -23,7 +23,8 @@ def gpu_number(device: str) -> int | None:
     (1, 0, None)
     """
     kind, colon, number = device.partition(":") if isinstance(device, str) else ("", "", "")
-    if kind == "cuda" and (number.isdecimal() and len(number) < 4 if colon else True):
+    is_number = number.isascii() and number.isdecimal() and len(number) < 4
+    if kind == "cuda" and (is_number or not colon):
         return int(number or 0)
     if colon or kind not in ("auto", "cpu"):
         raise InvalidParameterError(f"device={device!r}: must be {DEVICES}")
@@ -40,6 +41,11 @@ def _can_load(library: str) -> bool:
         return False
 
 
+def driver_is_there() -> bool:
+    """Whether there is a driver's library at all: where there is none, this takes no time."""
+    return any(map(_can_load, LIBRARIES))
+
+
 class Gpus:
     """The driver's answers, and the GPUs that were opened to ask for their memory."""
 
@@ -47,8 +53,8 @@ class Gpus:
         self._opened: dict[int, Device] = {}
 
     def has_driver(self) -> bool:
-        """Whether there is a driver's library at all: where there is none, this takes no time."""
-        return any(map(_can_load, LIBRARIES))
+        """Whether there is a driver at all."""
+        return driver_is_there()
 
     def usable(self) -> "tuple[list[DeviceInfo], str]":
         """Those that can be used; why the others, or all, can't ("": none is left out)."""

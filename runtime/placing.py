@@ -67,10 +67,10 @@ def read_gpu_layers(value: Any, device: str) -> int | None:
     >>> read_gpu_layers("auto", "auto"), read_gpu_layers("all", "cuda"), read_gpu_layers(8, "cuda")
     (None, 10000, 8)
     """
-    if value is None or value == "auto":
+    if value is None:
         layers = None
-    elif value == "all":
-        layers = MAX_LAYERS
+    elif isinstance(value, str) and value in ("auto", "all"):
+        layers = None if value == "auto" else MAX_LAYERS
     elif isinstance(value, str):
         raise InvalidParameterError(f"gpu_layers={value!r}: must be auto, all, or a whole number")
     else:

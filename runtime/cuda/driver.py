@@ -14,6 +14,8 @@ from ...errors import DeviceError
 from ..gpus import LIBRARIES
 
 OUT_OF_MEMORY, NO_DEVICE, STUB, NOT_READY = 2, 100, 34, 600  # of CUresult
+# After these every call of the process fails: an illegal address, a trap, a lost or faulty GPU.
+LOST = frozenset({214, 220, 700, 702, 709, 710, *range(714, 720), 999})
 LOWEST_CAPABILITY = 80  # 8.0: what the kernels are written for
 LOWEST_VERSION = 11040  # of CUDA that a driver must know, as the driver counts: 11.4 is driver 470
 
@@ -105,7 +107,14 @@ class Driver:
 
     def error(self, name: str, code: int, about: str = "") -> DeviceError:
         """What to raise for a code."""
-        return DeviceError(f"{about or 'the GPU failed'} ({name}: {self.describe(code)})")
+        advice = ""
+        if code in LOST:
+            advice = "; nothing runs on it in this process any more: start the program again"
+        elif code == OUT_OF_MEMORY and name != "cuMemHostAlloc":
+            advice = (
+                "; nvidia-smi shows which programs have its memory: end one, or pass device='cpu'"
+            )
+        return DeviceError(f"{about or 'the GPU failed'} ({name}: {self.describe(code)}){advice}")
 
     def describe(self, code: int) -> str:
         """A code's name and meaning."""

@@ -93,8 +93,9 @@ class DeviceEdits:
     def _reserve(self, size: int) -> None:
         """Room for lists; what was there may still be read: memory of the arena is kept."""
         if size > self._room:
-            self._room = 2 * size
-            self._lists = self._arena.allocate(self._room)
+            self._listed = ()
+            self._lists = self._arena.allocate(2 * size)
+            self._room = 2 * size  # after it: there may be no memory left
 
 
 def _size(e: RowEdits) -> int:

@@ -55,8 +55,12 @@ class NvidiaDevice:
         self._label = f"GPU {index} ({info.name})"
         self._context = Context(index, self._label)
         self._use = self._context.use
-        self._use()
-        self._stream = driver.handle("cuStreamCreate", _NON_BLOCKING_STREAM)
+        try:
+            self._use()
+            self._stream = driver.handle("cuStreamCreate", _NON_BLOCKING_STREAM)
+        except DeviceError:
+            self._context.close()  # which alone takes some hundred megabytes
+            raise
         self._allocated: set[int] = set()
         self._functions: dict[str, Function] = {}
         self._prepared: tuple[_Kept, _Kept] = {}, {}  # long ones, short ones
@@ -101,8 +105,8 @@ class NvidiaDevice:
     def release(self, address: int) -> None:
         """Give memory back that `allocate` gave; work that uses it is done first."""
         self._use()
-        self._allocated.remove(address)
         self._driver.call("cuStreamSynchronize", self._stream)
+        self._allocated.remove(address)  # after it: where it fails, `close` tries again
         self._driver.call("cuMemFree_v2", address)
 
     def host_buffer(self, num_bytes: int) -> PinnedBuffer:
@@ -170,8 +174,9 @@ class NvidiaDevice:
         self._use()
         assert isinstance(arrived, CudaEvent)
         if self._aside is None:
+            reached = self.event()
             stream = self._driver.handle("cuStreamCreate", _NON_BLOCKING_STREAM)
-            self._aside = stream, self.event()
+            self._aside = stream, reached
         stream, reached = self._aside
         reached.record()
         reached.hold(stream)

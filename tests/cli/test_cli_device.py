@@ -122,6 +122,8 @@ def test_doctor_shows_where_a_model_would_run(
         (["--device", "gpu"], "'gpu' must be auto, cpu, cuda, or one GPU by its number"),
         (["--device", "cuda:x"], "'cuda:x' must be auto, cpu, cuda"),
         (["-ngl", "most"], "'most' must be auto, all, or a number of layers"),
+        (["--gpu-layers", "9" * 5000], "9' must be auto, all, or a number of layers"),
+        (["--gpu-layers", "\u0661"], "' must be auto, all, or a number of layers"),
         (["--gpu-layers", "-1"], "'-1' must be auto, all, or a number of layers"),
     ],
 )

@@ -164,6 +164,12 @@ REFUSED: list[tuple[dict[str, Any], FakeGpus, type[LlambaError], str]] = [
         "gpu_layers='most': must be auto, all, or a whole number",
     ),
     (
+        {"device": "cuda:\u0661"},  # int() would take it for a 1
+        FakeGpus(),
+        InvalidParameterError,
+        "device='cuda:\u0661': must be auto, cpu, cuda, or one GPU by its number such as cuda:1",
+    ),
+    (
         {"device": "cuda", "gpu_layers": -1},
         FakeGpus(INFO),
         InvalidParameterError,
@@ -417,5 +423,5 @@ def test_the_driver_is_looked_for_by_its_library(monkeypatch: pytest.MonkeyPatch
         return False
 
     monkeypatch.setattr(gpus_module, "_can_load", can_load)
-    assert not Gpus().has_driver()
+    assert not gpus_module.driver_is_there()
     assert asked and asked[0] in ("libcuda.so.1", "nvcuda.dll")
