@@ -198,7 +198,8 @@ def __getattr__(name: str) -> Any:
     found = _NAME.fullmatch(name)
     if found is None or found[2] not in LAYOUTS:
         raise AttributeError(name)
-    *work, resident, early = (int(found[i]) for i in range(3, 9))
-    variant = Variant(found[2], *work, found[1] is not None, resident, early)
+    blocks, tiles, across, along, resident, early = (int(found[i]) for i in range(3, 9))
+    half = found[1] is not None
+    variant = Variant(found[2], blocks, tiles, across, along, half, resident, early)
     made = globals()[name] = _make(variant)
     return made

@@ -52,7 +52,7 @@ class Variant:
 # Registers that suffice, by tiles at once and blocks of tokens, of float16 and of bytes. ptxas may
 # take fewer and spill where it isn't told.
 _REGISTERS = {
-    True: {1: {1: 80, 2: 128, 4: 168, 8: 255}, 2: {1: 128, 2: 168, 4: 168, 8: 255}},
+    True: {1: {1: 80, 2: 128, 4: 128, 8: 255}, 2: {1: 128, 2: 168, 4: 168, 8: 255}},
     False: {1: {1: 80, 2: 128, 4: 168, 8: 255}, 2: {1: 128, 2: 168, 4: 255, 8: 255}},
 }
 
@@ -61,6 +61,8 @@ def fitted(variant: Variant) -> Variant:
     """The same with as many resident blocks as have the registers they need."""
     by_blocks = _REGISTERS[variant.half][variant.tiles]
     needed = next(n for blocks, n in by_blocks.items() if variant.blocks <= blocks)
+    if variant.layout == "q6_k" and variant.half and variant.blocks > 2:
+        needed = max(needed, 168)
     threads = 32 * variant.across * variant.along
     return replace(variant, resident=min(9, max(1, 65536 // (threads * needed))))
 
