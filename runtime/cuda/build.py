@@ -138,7 +138,9 @@ def build_program(
             max_tokens=max_tokens,
             max_singles=modes.fill_up(min(max_tokens, max(64, max_sequences))),
             max_pieces=MAX_PIECES,
-            max_logits=max_logits,
+            max_logits=max(
+                max_logits, 1
+            ),  # a scheduler counts with rows, also where there are none
             causal=causal,
             owned=owned,
         )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..batch import Batch, Logits
 from ..candidates import RowEdits
 from ..kernels.cuda.launch import Launch
 from ..kernels.cuda.launches.edit import COUNTED, EDIT, VALUE, copy, edit
@@ -96,6 +97,17 @@ class DeviceEdits:
             self._listed = ()
             self._lists = self._arena.allocate(2 * size)
             self._room = 2 * size  # after it: there may be no memory left
+
+
+def edits_of(batch: Batch) -> list[RowEdits | None]:
+    """Of each row of a batch's logits."""
+    found: list[RowEdits | None] = []
+    for segment in batch.segments:
+        if segment.logits is Logits.LAST:
+            found.append(segment.edits)
+        elif segment.logits is Logits.ALL:
+            found += [None] * segment.num_tokens
+    return found
 
 
 def _size(e: RowEdits) -> int:

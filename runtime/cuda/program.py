@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..batch import PAGE_SIZE, Batch, Logits
-from ..candidates import CandidateRows, RowEdits
+from ..candidates import CandidateRows
 from ..kernels.cuda.launch import Launch, Work
 from ..kernels.cuda.launches.attention import choose_splits
 from ..program import Op
+from .edits import edits_of
 from .plan import Bucket, Modes, Planner, fill_up_singles, fill_up_tiles
 from .steps import Layout, PageTables, Placed, StepArrays, covers, next_batch, place
 
@@ -184,7 +185,7 @@ class DeviceProgram:
         bucket = self._bucket(placed, self._side)
         layout = Layout.of(bucket)
         flight = Flight(batch, placed, bucket, self._arrivals[self._side])
-        sampling, edits = self._sampling, _edits(batch)
+        sampling, edits = self._sampling, edits_of(batch)
         if sampling is None or not outputs:
             self._give(self._arrays.fill(batch, placed, bucket, layout))
             self._launch(bucket)
@@ -380,17 +381,6 @@ class DeviceProgram:
             self.device.close()  # and all that it has given
         else:
             self._arena.clear()
-
-
-def _edits(batch: Batch) -> list[RowEdits | None]:
-    """Of each row of logits."""
-    found: list[RowEdits | None] = []
-    for segment in batch.segments:
-        if segment.logits is Logits.LAST:
-            found.append(segment.edits)
-        elif segment.logits is Logits.ALL:
-            found += [None] * segment.num_tokens
-    return found
 
 
 def _no_rows() -> CandidateRows:

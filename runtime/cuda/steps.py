@@ -157,6 +157,10 @@ class PageTables:
         self._known.pop(oldest, None)
         return self._rows.pop(oldest)
 
+    def forget(self) -> None:
+        """Nothing is known of what is on the device."""
+        self._known.clear()
+
 
 class StepArrays:
     """Brings batches to the device.

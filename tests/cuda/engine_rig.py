@@ -95,7 +95,7 @@ class Watch:
             sampling.list_guesses = listed
 
 
-def ids(seed: int, count: int) -> dict[str, list[int]]:
+def ids(seed: int, count: int) -> Any:
     """A prompt."""
     rng = np.random.default_rng(seed)
     return {"prompt_token_ids": rng.integers(3, 280, count).tolist()}

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from engine_rig import EXACT as EXACT_OPTIONS
+from engine_rig import open_llm
 
 from llamba.models.gguf import GGUFFile
 from llamba.models.weights import Weights
@@ -56,3 +58,26 @@ def test_encoders_equal_the_reference(device: Any, tmp_path: Path, name: str) ->
         expected = Reference(weights).encode(text)
         assert states.shape == expected.shape
         assert np.abs(states - expected).max() <= EXACT * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("name", ["bert", "bert-rank", "qwen3-embedding"])
+def test_embeddings_of_whole_engines(late_device: Any, tmp_path: Path, name: str) -> None:
+    """More texts than run at once, and one that comes again."""
+    path = catalogue.write(tmp_path, name, "F32")
+    ids = catalogue.token_ids(name)
+    texts = [ids[:length].tolist() for length in (5, 33, 1, 40, 5)]
+    rank = catalogue.MODELS[name].task == "rank"
+    options = {"context_length": 64, "max_sequences": 2, "kv_tokens": 128, **EXACT_OPTIONS}
+    with open_llm(path, late_device, **options) as llm:
+        outputs = llm.embed(texts, pooling="rank" if rank else None, normalize=False)
+        reference, metadata = Reference(llm.weights), llm.weights.gguf.metadata
+        for text, output in zip(texts, outputs, strict=True):
+            states = reference.encode(np.array(text, np.int32))
+            if rank:
+                expected = reference.score(states)
+            else:
+                kind = metadata[f"{llm.weights.architecture.name}.pooling_type"]
+                pooled = {1: states.mean(axis=0), 2: states[0], 3: states[-1]}[kind]
+                expected = reference.finish_embedding(pooled)
+            assert output.embedding is not None
+            assert np.abs(output.embedding - expected).max() <= EXACT * np.abs(expected).max()
