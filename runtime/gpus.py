@@ -41,11 +41,6 @@ def _can_load(library: str) -> bool:
         return False
 
 
-def driver_is_there() -> bool:
-    """Whether there is a driver's library at all: where there is none, this takes no time."""
-    return any(map(_can_load, LIBRARIES))
-
-
 class Gpus:
     """The driver's answers, and the GPUs that were opened to ask for their memory."""
 
@@ -53,8 +48,8 @@ class Gpus:
         self._opened: dict[int, Device] = {}
 
     def has_driver(self) -> bool:
-        """Whether there is a driver at all."""
-        return driver_is_there()
+        """Whether there is a driver's library at all: where there is none, this takes no time."""
+        return any(map(_can_load, LIBRARIES))
 
     def usable(self) -> "tuple[list[DeviceInfo], str]":
         """Those that can be used; why the others, or all, can't ("": none is left out)."""

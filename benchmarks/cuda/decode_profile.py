@@ -80,8 +80,8 @@ def loop(llm: LLM, tokens: int, context: int) -> None:
     """Of LLM.generate: microseconds a step."""
     program: Any = llm.program
     calls = time_calls(program)
-    program._graphs.clear()
-    program._further.clear()
+    program._graphs.close()
+    program._further.close()
     spent: dict[str, float] = defaultdict(float)
     run = program.run
     last = [0.0]

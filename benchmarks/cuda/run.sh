@@ -3,9 +3,9 @@
 # what passed. Usage: benchmarks/cuda/run.sh [MODELS]
 #
 # MODELS is a folder for the files that engine.py loads (7 GB, made by models.py when absent);
-# without it engine.py and profile.py are left out. PYTHON names the interpreter; it needs NumPy, pytest and what
-# llamba itself does, but neither the CUDA toolkit nor PyTorch. Kernels are compiled by Numba, or
-# come from LLAMBA_KERNEL_PATH.
+# without it engine.py and decode_profile.py are left out. PYTHON names the interpreter; it needs
+# NumPy, pytest and what llamba itself does, but neither the CUDA toolkit nor PyTorch. Kernels are
+# compiled by Numba, or come from LLAMBA_KERNEL_PATH.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
 
@@ -48,7 +48,7 @@ step "smoke" "$python" benchmarks/cuda/smoke.py
 step "tests" "$python" -m pytest -q -p no:cacheprovider -m gpu tests
 for script in benchmarks/cuda/*.py; do
   case "$(basename "$script" .py)" in
-    package | models | smoke | engine | profile) ;;
+    package | models | smoke | engine | decode_profile) ;;
     *) step "$(basename "$script" .py)" "$python" "$script" ;;
   esac
 done
@@ -58,8 +58,8 @@ if [ -n "$models" ]; then
     [ -e "$models/$name.gguf" ] || step "$name" "$python" benchmarks/cuda/models.py "$models" "$name"
   done
   step "engine" "$python" benchmarks/cuda/engine.py "$models"
-  step "profile" "$python" benchmarks/cuda/profile.py "$models/8b-q4_k_m.gguf"
+  step "decode_profile" "$python" benchmarks/cuda/decode_profile.py "$models/8b-q4_k_m.gguf"
 else
-  echo "engine.py and profile.py are left out: no folder for their models was named"
+  echo "engine.py and decode_profile.py are left out: no folder for their models was named"
 fi
 finish

@@ -25,7 +25,6 @@ from llamba.runtime.cuda.nvidia import NvidiaDevice, open_device  # noqa: E402
 from llamba.runtime.kernels.cuda.launch import Fields, Gemm, Launch, Matrix, Work  # noqa: E402
 from llamba.runtime.kernels.cuda.launches.matmul_tiles import (  # noqa: E402
     Variant,
-    fitted,
     tiles,
     variant_for,
 )
@@ -39,17 +38,17 @@ SHAPES = {
     "down": (4096, 14336),
     "head": (128256, 4096),
 }
-# tiles, across, along, early that are tried, by blocks of eight tokens, where they fit.
+# tiles, across, along, resident that are tried, by blocks of eight tokens.
 AS_HALF = {
-    1: [(1, 1, 8, 4), (1, 1, 4, 4), (1, 1, 4, 2), (1, 2, 4, 4), (2, 1, 4, 4), (2, 1, 2, 4)],
-    2: [(1, 1, 8, 4), (1, 1, 4, 4), (1, 1, 4, 2), (1, 2, 4, 2), (2, 1, 4, 2), (2, 1, 2, 2)],
-    4: [(1, 1, 8, 2), (1, 1, 4, 2), (1, 2, 4, 2), (2, 1, 4, 1), (2, 1, 2, 1)],
-    8: [(1, 1, 8, 1), (1, 1, 4, 1), (1, 2, 2, 1), (2, 1, 4, 1), (2, 1, 2, 1)],
+    1: [(1, 1, 4, 0), (1, 1, 8, 0), (1, 2, 4, 0), (2, 1, 4, 0), (2, 2, 2, 4)],
+    2: [(1, 2, 2, 0), (1, 2, 4, 0), (1, 1, 8, 0), (2, 1, 4, 0), (2, 2, 2, 0), (2, 2, 4, 0)],
+    4: [(1, 2, 2, 0), (1, 2, 4, 0), (1, 1, 8, 0), (2, 2, 2, 0), (2, 4, 2, 0), (2, 1, 4, 0)],
+    8: [(1, 2, 2, 0), (1, 2, 4, 0), (1, 1, 8, 0), (2, 2, 2, 0), (2, 4, 2, 0), (2, 1, 4, 0)],
 }
 AS_BYTES = {
-    1: [(1, 1, 8, 4), (1, 1, 4, 4), (1, 2, 4, 4), (2, 1, 4, 4), (2, 1, 2, 4)],
-    2: [(1, 1, 8, 2), (1, 1, 4, 4), (2, 1, 4, 2), (2, 1, 2, 2)],
-    4: [(1, 1, 4, 1), (2, 1, 4, 1), (2, 1, 2, 1)],
+    1: [(1, 1, 4, 0), (1, 1, 8, 0), (1, 2, 4, 0), (2, 1, 4, 0)],
+    2: [(1, 1, 4, 0), (1, 2, 4, 0), (2, 2, 2, 0)],
+    4: [(2, 2, 2, 0)],
     8: [],
 }
 KNOWN_ROWS = 64  # that are made and checked; the others are copies of them
@@ -63,9 +62,9 @@ def variants(name: str, tokens: int) -> list[Variant]:
     blocks = tokens // 8
     found = []
     for half, shapes in ((True, AS_HALF), (False, AS_BYTES)):
-        for count, across, along, early in shapes[blocks]:
-            found.append(Variant(TILES[name], blocks, count, across, along, half, 0, early))
-    return [fitted(variant) for variant in found if variant.stages > 1]
+        for count, across, along, resident in shapes[blocks]:
+            found.append(Variant(TILES[name], blocks, count, across, along, half, resident))
+    return found
 
 
 def random_rows(name: str, rows: int, columns: int) -> Any:

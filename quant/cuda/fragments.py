@@ -1,11 +1,12 @@
 """What a layout of tiles (tiles.py) is to kernels: how a warp reads it, and what tensor cores get.
 
 A thread keeps a step of `tiles` tiles as words: Layout.words of each, pieces of four as they lie in
-memory. `fetch(words, r, at, lane, u)` reads into them what unit u of tile r, whose step is at `at`
-in shared memory, is the first to need. `unit(words, r, u)` gives the 16 x 32 bytes of a unit as
-mma_s8 takes them (for `halves`, where scales are one a 16, as mma_s8_half does twice, the first
-half's two words first), and four factors: the scales of rows g and g + 8, then, for `halves`, those
-of the second half, or, for `minima`, what the sum of the activations is multiplied by.
+memory. `fetch(words, r, at, lane, when)` reads into them what tile r's step at address `at` has in
+place of what unit `when` was the last (or a late one) to need; all of it, for all `when`.
+`unit(words, r, u)` gives the 16 x 32 bytes of a unit as mma_s8 takes them (for `halves`, where
+scales are one a 16, as mma_s8_half does twice, the first half's two words first), and four factors:
+the scales of rows g and g + 8, then, for `halves`, those of the second half, or, for `minima`, what
+the sum of the activations is multiplied by.
 """
 
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from .memory import load_shared_i32, load_shared_i32x2, load_shared_i32x4
+from .memory import stream_i32, stream_i32x2, stream_i32x4
 from .simt import (
     and32,
     bits_f32,
@@ -74,17 +75,16 @@ def _k_with_minima(tiles: int, layout: str) -> Fragments:
     head = 5 if has_upper else 4  # the first of the pieces with scales
 
     @inline
-    def fetch(words, r, at, lane, u):
-        if u == 0:
+    def fetch(words, r, at, lane, when):
+        if when & 1:
+            j = when >> 1
+            words = put_piece(words, r * pieces + j, stream_i32x4(at + 512 * j + 16 * lane))
+        if has_upper and when == 7:
+            words = put_piece(words, r * pieces + 4, stream_i32x4(at + 2048 + 16 * lane))
+        if when == 4:
             row = at + 512 * head + (lane >> 2) * 16
-            words = put_piece(words, r * pieces + head, load_shared_i32x4(row))
-            words = put_piece(words, r * pieces + head + 1, load_shared_i32x4(row + 128))
-            if has_upper:
-                upper = load_shared_i32x4(at + 2048 + 16 * lane)
-                words = put_piece(words, r * pieces + 4, upper)
-        if u & 1 == 0:
-            j = u >> 1
-            words = put_piece(words, r * pieces + j, load_shared_i32x4(at + 512 * j + 16 * lane))
+            words = put_piece(words, r * pieces + head, stream_i32x4(row))
+            words = put_piece(words, r * pieces + head + 1, stream_i32x4(row + 128))
         return words
 
     @inline
@@ -138,19 +138,18 @@ def _q6_k(tiles: int, layout: str) -> Fragments:
     put_word = put(f"i32x{LAYOUTS[layout].words * tiles}")
 
     @inline
-    def fetch(words, r, at, lane, u):
-        if u == 0:
+    def fetch(words, r, at, lane, when):
+        if when & 3 == 2 or when & 3 == 3:  # 2, 3, 6, 7: pieces 0 to 3
+            j = (when >> 2) * 2 + (when & 1)
+            words = put_piece(words, r * pieces + j, stream_i32x4(at + 512 * j + 16 * lane))
+        if when & 3 == 3:
+            j = 4 + (when >> 2)
+            words = put_piece(words, r * pieces + j, stream_i32x4(at + 512 * j + 16 * lane))
+        if when == 4:
             row = at + 3072 + (lane >> 2) * 16
-            words = put_piece(words, r * pieces + 6, load_shared_i32x4(row))
-            words = put_piece(words, r * pieces + 7, load_shared_i32x4(row + 128))
-            factors = load_shared_i32(at + 3328 + (lane >> 2) * 4)
-            words = put_word(words, r * pieces * 4 + 32, factors)
-        if u & 3 == 0:
-            j = 4 + (u >> 2)
-            words = put_piece(words, r * pieces + j, load_shared_i32x4(at + 512 * j + 16 * lane))
-        if u & 3 < 2:
-            j = (u >> 2) * 2 + (u & 1)
-            words = put_piece(words, r * pieces + j, load_shared_i32x4(at + 512 * j + 16 * lane))
+            words = put_piece(words, r * pieces + 6, stream_i32x4(row))
+            words = put_piece(words, r * pieces + 7, stream_i32x4(row + 128))
+            words = put_word(words, r * pieces * 4 + 32, stream_i32(at + 3328 + (lane >> 2) * 4))
         return words
 
     @inline
@@ -195,17 +194,17 @@ def _nibbles_32(tiles: int, layout: str) -> Fragments:
     times = _EIGHTH if has_upper else _SIXTEENTH
 
     @inline
-    def fetch(words, r, at, lane, u):
-        if u == 0:
-            factors = load_shared_i32x4(at + factors_at + (lane >> 2) * 16)
+    def fetch(words, r, at, lane, when):
+        if when & 1:
+            j = when >> 1
+            words = put_piece(words, r * pieces + j, stream_i32x4(at + 512 * j + 16 * lane))
+        if when == 3:
+            factors = stream_i32x4(at + factors_at + (lane >> 2) * 16)
             words = put_piece(words, r * pieces + 2, factors)
             if has_upper:
-                upper = load_shared_i32x2(at + 1024 + lane * 8)
+                upper = stream_i32x2(at + 1024 + lane * 8)
                 words = put_word(words, r * pieces * 4 + 12, upper[0])
                 words = put_word(words, r * pieces * 4 + 13, upper[1])
-        if u & 1 == 0:
-            j = u >> 1
-            words = put_piece(words, r * pieces + j, load_shared_i32x4(at + 512 * j + 16 * lane))
         return words
 
     @inline
@@ -247,9 +246,9 @@ def _bytes(tiles: int, layout: str) -> Fragments:
     more = pieces - 4  # with factors
 
     @inline
-    def fetch(words, r, at, lane, u):
-        words = put_piece(words, r * pieces + u, load_shared_i32x4(at + 512 * u + 16 * lane))
-        if u == 0:
+    def fetch(words, r, at, lane, when):
+        words = put_piece(words, r * pieces + when, stream_i32x4(at + 512 * when + 16 * lane))
+        if when == 3:
             for i in range(more):
                 place = at + 2048 + (lane >> 2) * 32 + 16 * i
                 if is_half:
@@ -258,7 +257,7 @@ def _bytes(tiles: int, layout: str) -> Fragments:
                     place += 256 - 32
                 if halves:
                     place = at + 2048 + (lane >> 2) * 64 + 16 * i
-                words = put_piece(words, r * pieces + 4 + i, load_shared_i32x4(place))
+                words = put_piece(words, r * pieces + 4 + i, stream_i32x4(place))
         return words
 
     @inline

@@ -71,6 +71,7 @@ class NvidiaDevice:
         self._ring: Ring | None = None
         self._aside: tuple[int, CudaEvent] | None = None  # the stream of `fetch`
         self.programmatic = info.architecture >= 90 and os.environ.get("LLAMBA_PDL") != "0"
+        self._captures_early_starts = True  # until a graph can be made only without them
         # To find the kernel that reads or writes where it must not: wait after each.
         self.stepwise = os.environ.get("LLAMBA_CUDA_STEPWISE") == "1"
 
@@ -105,7 +106,7 @@ class NvidiaDevice:
     def release(self, address: int) -> None:
         """Give memory back that `allocate` gave; work that uses it is done first."""
         self._use()
-        self._driver.call("cuStreamSynchronize", self._stream)
+        self._wait()
         self._allocated.remove(address)  # after it: where it fails, `close` tries again
         self._driver.call("cuMemFree_v2", address)
 
@@ -217,7 +218,17 @@ class NvidiaDevice:
         self._tidy()
         if self.stepwise:
             return StepwiseGraph(self._packed(work, False).issue_stepwise)
-        prepared = self._packed(work, self.programmatic)
+        if self.programmatic and self._captures_early_starts:
+            try:
+                return self._captured(work, True)
+            except DeviceError:  # of drivers before CUDA 12.3, which can't; or another one
+                graph = self._captured(work, False)
+            self._captures_early_starts = False
+            return graph
+        return self._captured(work, False)
+
+    def _captured(self, work: Sequence[Work], programmatic: bool) -> CudaGraph:
+        prepared = self._packed(work, programmatic)
         mode = RELAXED if prepared.has_gemm else THREAD_LOCAL
         graph = CudaGraph(self._context, self._stream, prepared.issue, mode, self._discard)
         self._handed_out.add(graph)
@@ -285,8 +296,13 @@ class NvidiaDevice:
     def synchronize(self) -> None:
         """Wait for all work; an error of an earlier launch is raised here at the latest."""
         self._use()
-        self._driver.call("cuStreamSynchronize", self._stream)
+        self._wait()
         self._tidy()
+
+    def _wait(self) -> None:
+        self._driver.call("cuStreamSynchronize", self._stream)
+        if self._aside is not None:
+            self._driver.call("cuStreamSynchronize", self._aside[0])
 
     def close(self) -> None:
         """Give everything back. Arrays of host buffers must not be used any more."""

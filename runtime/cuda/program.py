@@ -13,24 +13,24 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ..batch import PAGE_SIZE, Batch, Logits
+from ..batch import PAGE_SIZE, Batch, Logits, Segment
 from ..candidates import CandidateRows
 from ..kernels.cuda.launch import Launch, Work
 from ..kernels.cuda.launches.attention import choose_splits
 from ..program import Op
 from .edits import edits_of
+from .graphs import Graphs
 from .plan import Bucket, Modes, Planner, fill_up_singles, fill_up_tiles
 from .steps import Layout, PageTables, Placed, StepArrays, covers, next_batch, place
 
 if TYPE_CHECKING:
     from .arena import DeviceArena
     from .cache import DeviceKVCache
-    from .device import Device, Event, Graph
+    from .device import Device, Event
     from .hidden import DeviceHiddenStates
     from .sampling import DeviceSampling
 
-_MOST_GRAPHS = 64  # kept of steps that follow others
-_MOST_PLANS = 64  # kept of steps with chunks
+_MOST = 64  # kept: graphs of steps that follow others, graphs of others, plans of chunks
 
 
 @dataclass(slots=True)
@@ -110,8 +110,7 @@ class DeviceProgram:
         self._tables, self._arrays, self._step_base = tables, arrays, step_base
         self._sampling, self._num_heads, self._states = sampling, num_heads, states
         self._max_singles, self._max_pieces = max_singles, max_pieces
-        self._graphs: dict[Bucket, Graph] = {}
-        self._further: OrderedDict[object, Graph] = OrderedDict()
+        self._graphs, self._further = Graphs(device, _MOST), Graphs(device, _MOST)
         self._plans: OrderedDict[Bucket, list[Work]] = OrderedDict()
         self._side = 0
         self._arrivals = device.event(), device.event()
@@ -254,24 +253,17 @@ class DeviceProgram:
         self, bucket: Bucket, choice: Sequence[Work], after: Sequence[Work]
     ) -> None:
         """The same with the choice of its tokens before it, and the selection of others after."""
-        key = bucket, tuple(choice), tuple(after)
-        if (graph := self._further.get(key)) is None:
-            graph = self.device.capture([*choice, *self._plan(bucket), *after])
-            self._further[key] = graph
-            if len(self._further) > _MOST_GRAPHS:
-                self._further.popitem(last=False)[1].close()
-        graph.launch()
+        of = bucket, tuple(choice), tuple(after)
+        self._further.launch(of, lambda: [*choice, *self._plan(bucket), *after])
 
     def _launch(self, bucket: Bucket) -> None:
         """The body and tail of a step."""
         if bucket.is_decode:
-            if (graph := self._graphs.get(bucket)) is None:
-                graph = self._graphs[bucket] = self.device.capture(self._plan(bucket))
-            graph.launch()
+            self._graphs.launch(bucket, lambda: self._plan(bucket))
             return
         if bucket not in self._plans:
             self._plans[bucket] = self._plan(bucket)
-            if len(self._plans) > _MOST_PLANS:
+            if len(self._plans) > _MOST:
                 self._plans.popitem(last=False)
         self._plans.move_to_end(bucket)
         self.device.run(self._plans[bucket])
@@ -309,6 +301,8 @@ class DeviceProgram:
                 return None
             run = ahead.batch.segments[i]
             if run.start != segment.start or run.edits is not segment.edits:
+                return None
+            if run.table_version != segment.table_version and _page(run) != _page(segment):
                 return None
             found.append(i)
         return found
@@ -372,15 +366,18 @@ class DeviceProgram:
             return
         self._closed = True
         self._ahead = self._last = None
-        for graph in (*self._graphs.values(), *self._further.values()):
-            graph.close()
-        self._graphs.clear()
-        self._further.clear()
+        self._graphs.close()
+        self._further.close()
         self._plans.clear()
         if self._owned:
             self.device.close()  # and all that it has given
         else:
             self._arena.clear()
+
+
+def _page(segment: Segment) -> int:
+    """Of its first token."""
+    return int(segment.block_table[segment.start // PAGE_SIZE])
 
 
 def _no_rows() -> CandidateRows:

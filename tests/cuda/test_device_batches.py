@@ -248,3 +248,32 @@ def test_random_batches_equal_the_reference(
             assert error < TOLERANCES[cache_type], (text.number, position, error)
             seen += 1
     assert seen > 60
+
+
+def test_a_step_that_ran_ahead_on_another_page_is_run_again(
+    late_device: Any, weights: Weights
+) -> None:
+    """A sequence that lost its pages and came back at once has its next token on a new one."""
+    program = build_program(
+        weights,
+        late_device,
+        num_pages=4,
+        max_tokens=32,
+        max_sequences=4,
+        forms=Forms(),
+        activations="float32",
+        cache_type="f32",
+        context_length=128,
+    )
+    ids = np.arange(3, 3 + PAGE_SIZE, dtype=np.int32)
+    prompt = Segment(
+        ids, 0, np.array([0, 1], np.int32), sequence_id=1, guess=Guess(0.0, 0, 1.0, 0.0, 0.0)
+    )
+    best = int(program.run(Batch((prompt,)))[0].ids[0])
+    token = np.array([best], np.int32)
+    further = Segment(token, len(ids), np.array([0, 2], np.int32), sequence_id=1, table_version=1)
+    row = program.run(Batch((further,)))[0].full()
+    assert any(program.read_page(1)) and any(program.read_page(2))
+    expected = Reference(weights, keep=True).run(np.append(ids, token))[-1]
+    assert np.abs(row - expected).max() / np.abs(expected).max() < TOLERANCES["f32"]
+    program.close()

@@ -379,6 +379,24 @@ def test_a_model_on_a_gpu_and_split(
     assert device.launched, "the device ran nothing"
 
 
+@pytest.mark.kernels
+def test_pages_of_bytes_on_a_gpu(
+    tiny_gguf: Tiny, emulator: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tiny_gguf(weights="Q4_0", num_layers=2)
+    expected, on_cpu = greedy(path, device="cpu", cache_type="q8_0")
+    device = emulator.EmulatedDevice()
+    monkeypatch.setattr(gpu_sizing, "GPU_STEP_TOKENS", 32)
+    fakes = FakeGpus(INFO, device=device)
+    monkeypatch.setattr("llamba.runtime.load.Gpus", lambda: fakes)
+    got, config = greedy(path, device="cuda", cache_type="q8_0")
+    assert got == expected
+    assert config.cache_type == on_cpu.cache_type == "q8_0"
+    names = {name for name in map(str, device.launched) if "attention" in name or "rope" in name}
+    assert any("rope_q8_0" in n for n in names) and any("decode_q8_0" in n for n in names)
+    assert not any("_f16" in n for n in names)
+
+
 def test_bench_on_a_gpu(tiny_gguf: Tiny, emulator: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     device = emulator.EmulatedDevice()
     fakes = FakeGpus(INFO, device=device)
@@ -426,5 +444,5 @@ def test_the_driver_is_looked_for_by_its_library(monkeypatch: pytest.MonkeyPatch
         return False
 
     monkeypatch.setattr(gpus_module, "_can_load", can_load)
-    assert not gpus_module.driver_is_there()
+    assert not Gpus().has_driver()
     assert asked and asked[0] in ("libcuda.so.1", "nvcuda.dll")

@@ -114,9 +114,20 @@ def in_company(program: DeviceProgram, ids: NDArray[np.int32]) -> NDArray:
 
 
 LENGTH = 35
+# One of each kind of attention, positions, norms, activations and experts; -m slow has the others.
+USUAL = (
+    "llama-small", "llama-k", "qwen2", "gemma2", "gemma3", "gemma4", "phi3", "granite", "olmo2",
+    "starcoder2", "stablelm-parallel", "qwen3moe", "gpt-oss", "gemma4-moe", "deepseek2-split",
+    "deepseek2", "qwen2vl", "command-r", "gptneox", "falcon", "bloom", "mpt", "nemotron", "minicpm",
+    "chatglm",
+)  # fmt: skip
 
 
-@pytest.mark.parametrize("name", DECODERS)
+def usual(names: list[str]) -> list[Any]:
+    return [n if n in USUAL else pytest.param(n, marks=pytest.mark.slow) for n in names]
+
+
+@pytest.mark.parametrize("name", usual(DECODERS))
 def test_decoders_equal_the_reference(cases: Cases, device: Any, name: str) -> None:
     """Quantized weights, int8 inputs and float16, in every mode of matmuls."""
     ids = catalogue.token_ids(name)[:LENGTH]
@@ -139,6 +150,24 @@ def test_exact_programs_equal_the_reference(cases: Cases, device: Any, name: str
         got = in_company(program, ids)
     errors = np.abs(got - expected) / np.abs(expected).max(axis=1, keepdims=True)
     assert errors.max() <= EXACT, errors.max(axis=1)
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_encoders_equal_the_reference(cases: Cases, device: Any, name: str) -> None:
+    """Two texts in a step, each seen from its beginning to its end."""
+    ids = catalogue.token_ids(name)
+    texts = ids[:LENGTH], ids[::-1][:20].copy()
+    weights = cases.weights(name, "F32")
+    options: dict[str, Any] = {"activations": "float32", "cache_type": "f32"}
+    with program_of(weights, device, **options) as program:
+        segments = (Sequence(text, [1 + 2 * i, 6 - i]) for i, text in enumerate(texts))
+        program.run(Batch(tuple(s.segment(len(s.ids), Logits.HIDDEN) for s in segments)))
+        got = [program.hidden_states(i) for i in range(len(texts))]
+    for states, text in zip(got, texts, strict=True):
+        expected = Reference(weights, keep=True).encode(text)
+        assert states.shape == expected.shape
+        errors = np.abs(states - expected) / np.abs(expected).max(axis=1, keepdims=True)
+        assert errors.max() <= EXACT, errors.max(axis=1)
 
 
 @pytest.mark.parametrize("forms", [Forms(), Forms(tiles=True), Forms(half=True)], ids=str)

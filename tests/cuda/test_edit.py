@@ -25,7 +25,7 @@ def test_edit(device: Any, vocab: int) -> None:
     logits[:, 1] = 0
     expected = logits.copy()
     edits = np.zeros(4, EDIT)
-    for k, (row, parts) in enumerate(((3, "bslm"), (0, "s"), (1, "m"), (4, ""))):
+    for k, (row, parts) in enumerate(((3, "bsm"), (0, "s"), (1, "m"), (4, ""))):
         each, own = edits[k], expected[row, :vocab]
         each["row"], each["repeat"] = row, 1
         if "b" in parts:
@@ -46,11 +46,6 @@ def test_edit(device: Any, vocab: int) -> None:
             each["seen"], each["num_seen"] = put(device, rng.permutation(seen)), len(ids)
             each["repeat"], each["frequency"], each["presence"] = 1.3, 0.2, -0.4
             penalize_repeats(own, history, params)
-        if "l" in parts:
-            late = np.zeros(2, VALUE)
-            late["id"], late["value"] = [vocab - 1, 0], [-2, -3]
-            each["late"], each["num_late"] = put(device, late), 2
-            own[late["id"]] += late["value"]
         if "m" in parts:
             allowed = rng.random(vocab) < 0.5
             bits = np.zeros(-(-vocab // 32) * 32, bool)

@@ -262,7 +262,7 @@ def test_a_capture_that_fails_leaves_the_stream_usable(make: Made) -> None:
     device, library = make()
     device.load(["test:one"])
     work = [Launch("test:one", (1, 1, 1), (1, 2, 3.0))]
-    library.fail["cuLaunchKernelEx"] = 1
+    library.fail |= {"cuLaunchKernelEx": 1, "cuLaunchKernel": 1}
     with pytest.raises(DeviceError, match="test:one"):
         device.capture(work)
     library.fail.clear()
@@ -271,8 +271,33 @@ def test_a_capture_that_fails_leaves_the_stream_usable(make: Made) -> None:
         device.capture(work)
     library.fail.clear()
     device.capture(work).launch()
-    assert len(launched(library)) == 1
+    [one] = launched(library)
+    assert one.programmatic  # which was no reason
     assert "graph" not in library.live.values()
+
+
+def test_a_driver_that_does_not_capture_early_starts(make: Made) -> None:
+    """Its graphs go without; what is launched one by one has them."""
+    device, library = make(version=12020)
+    device.load(["test:one"])
+    work = [Launch("test:one", (1, 1, 1), (1, 2, 3.0))]
+    library.fail["cuLaunchKernelEx"] = 900
+    device.capture(work).launch()
+    tries = library.names.count("cuLaunchKernelEx")
+    device.capture(work).launch()
+    assert tries == library.names.count("cuLaunchKernelEx") == 1
+    library.fail.clear()
+    device.run(work)
+    assert [one.programmatic for one in launched(library)] == [False, False, True]
+
+
+def test_a_gpu_without_room_for_a_stream(make: Made) -> None:
+    device, library = make()
+    device.close()
+    library.fail["cuStreamCreate"] = 2
+    with pytest.raises(DeviceError, match="cuStreamCreate"):
+        type(device)(0)
+    assert "context" not in library.live.values()
 
 
 def test_events(make: Made) -> None:

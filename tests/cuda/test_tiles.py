@@ -1,7 +1,5 @@
 """Matmuls over tiles against float64, with the int8 activations as the kernels get them."""
 
-from itertools import product
-
 import numpy as np
 import pytest
 from random_rows import dequantized, random_rows
@@ -210,7 +208,7 @@ def test_made_on_the_device(device, name):
 def test_variants_fit():
     """Whatever the shape, a variant has warps and blocks that kernels allow."""
     for layout in set(TILES.values()):
-        for count, half in product((1, 64, 500, 1792, 8016), (False, True)):
+        for count in (1, 64, 500, 1792, 8016):
             for blocks in range(1, 9):
-                found = variant_for(layout, count, 4096, blocks, half)
-                assert found.across * found.along <= 16 and found.stages > 1
+                found = variant_for(layout, count, 4096, blocks, False)
+                assert found.across * found.along <= 16 and found.tiles in (1, 2)

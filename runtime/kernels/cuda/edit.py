@@ -57,12 +57,12 @@ def edit(logits, stride, vocab, edits):
     wait_for_inputs()
     at, first = edits + block_y() * EDIT_BYTES, block_x() * PART
     end = min(first + PART, vocab)
-    row = logits + i64(load_i32(at + 32)) * stride
-    _add(row, first, end, load_i64(at), i64(load_i32(at + 36)))
+    row = logits + i64(load_i32(at + 24)) * stride
+    _add(row, first, end, load_i64(at), i64(load_i32(at + 28)))
     barrier()
-    seen, penalty = load_i64(at + 8), load_f32(at + 48)
-    frequency, presence = load_f32(at + 52), load_f32(at + 56)
-    for i in range(thread(), i64(load_i32(at + 40)), THREADS):
+    seen, penalty = load_i64(at + 8), load_f32(at + 36)
+    frequency, presence = load_f32(at + 40), load_f32(at + 44)
+    for i in range(thread(), i64(load_i32(at + 32)), THREADS):
         pair = load_i32x2(seen + 8 * i)
         token = i64(pair[0])
         if token >= first and token < end:
@@ -74,9 +74,7 @@ def edit(logits, stride, vocab, edits):
             v = v - to_f32(pair[1]) * frequency
             store_f32(row + 4 * token, v - presence)
     barrier()
-    _add(row, first, end, load_i64(at + 16), i64(load_i32(at + 44)))
-    barrier()
-    mask = load_i64(at + 24)
+    mask = load_i64(at + 16)
     if mask != 0:
         for token in range(first + thread(), end, THREADS):
             word = i64(load_i32(mask + 4 * (token >> 5)))

@@ -47,21 +47,20 @@ _pair_of = take("i32x4", 2)
 class Steps:
     """units: of 32 columns in a step; x_unit, scales_unit: bytes of activations to the next one.
 
-    none(): sums of zero. x_place, scales_place(address, stride, first block of eight tokens, lane):
-    where a thread begins to read. given(): activations that nothing is in yet; begin(given, x,
-    stride, last): those of the first units. step(sums, given, at, lane, x, scales, stride, last,
-    on) multiplies the step of the tiles at `at` in shared memory and returns sums and given; `last`
-    is the last unit that has columns, and the next step is `on` units on (0: there is none).
+    none(): sums of zero. empty, fetch: of the fragments. x_place, scales_place(address, stride,
+    first block of eight tokens, lane): where a thread begins to read. step(sums, words, ahead, at,
+    apart, lane, x, scales, stride, last) multiplies `words`, fetches those of the step at `at` and
+    returns both; tiles are `apart` bytes apart; `last` is the last unit that has columns.
     """
 
     units: int
     x_unit: int
     scales_unit: int
     none: Callable[[], Any]
+    empty: Callable[[], Any]
+    fetch: Callable[..., Any]
     x_place: Callable[..., Any]
     scales_place: Callable[..., Any]
-    given: Callable[[], Any]
-    begin: Callable[..., Any]
     step: Callable[..., Any]
 
 
@@ -70,15 +69,13 @@ def steps(variant: Variant) -> Steps:
     parts = fragments(variant.layout, variant.tiles)
     whole = LAYOUTS[variant.layout].columns == 256  # no step has missing columns
     made = _half_steps if variant.half else _byte_steps
-    return made(parts, variant, whole)
+    return made(parts, variant.blocks, variant.tiles, whole)
 
 
-def _byte_steps(parts: Fragments, variant: Variant, whole: bool) -> Steps:
+def _byte_steps(parts: Fragments, blocks: int, tiles: int, whole: bool) -> Steps:
     """stride: units from one block of eight tokens to the next."""
-    blocks, tiles, early = variant.blocks, variant.tiles, variant.early
     units, halves, minima = parts.units, parts.halves, parts.minima
-    empty, fetch, unit = parts.empty, parts.fetch, parts.unit
-    step_bytes = LAYOUTS[variant.layout].bytes
+    fetch, unit = parts.fetch, parts.unit
     lane_bytes = 4 if halves else 8
     none, put_sum = zero(f"f32x{4 * tiles * blocks}"), put(f"f32x{4 * tiles * blocks}")
     no_bytes, put_bytes = zero(f"i32x{4 * tiles}"), put_part(f"i32x{4 * tiles}", 4)
@@ -115,65 +112,38 @@ def _byte_steps(parts: Fragments, variant: Variant, whole: bool) -> Steps:
                 total = put_sum(total, 4 * at + k, v)
         return total
 
-    kind = f"i32x{2 * early * blocks}"
-    no_given, put_given, given_of = zero(kind), put_part(kind, 2), take(kind, 2)
-
     @inline
-    def read(given, slot, x, stride, place, last):
-        """Bytes of unit `place`, or the last one that is there, all tokens."""
-        if not whole and last < place:
-            place = last  # of missing columns, which are multiplied by zero
-        for n in range(blocks):
-            from_x = x + (n * stride + place) * 256
-            if halves:
-                found = make_i32x2(load_i32(from_x), load_i32(from_x + 16))
-            else:
-                found = load_i32x2(from_x)
-            given = put_given(given, slot * blocks + n, found)
-        return given
-
-    @inline
-    def begin(given, x, stride, last):
-        for u in range(early):
-            given = read(given, u, x, stride, u, last)
-        return given
-
-    @inline
-    def step(total, given, at, lane, x, scales, stride, last, on):
-        words = empty()
+    def step(total, words, ahead, at, apart, lane, x, scales, stride, last):
         for u in range(units):
             a, s = no_bytes(), no_factors()
             for r in range(tiles):
-                words = fetch(words, r, at + r * step_bytes, lane, u)
                 found, factors = unit(words, r, u)
                 a, s = put_bytes(a, r, found), put_factors(s, r, factors)
             place = u
             if not whole and last < u:
-                place = last
-            slot = u % early
+                place = last  # of missing columns, which are multiplied by zero
             for n in range(blocks):
-                both = given_of(given, slot * blocks + n)
+                from_x = x + (n * stride + place) * 256
+                if halves:
+                    x0, x1 = load_i32(from_x), load_i32(from_x + 16)
+                else:
+                    both = load_i32x2(from_x)
+                    x0, x1 = both[0], both[1]
                 pair = load_f32x4(scales + (n * stride + place) * 64)
                 for r in range(tiles):
                     i = r * blocks + n
-                    a_r, s_r = bytes_of(a, r), factors_of(s, r)
-                    total = multiply(total, i, a_r, s_r, both[0], both[1], pair)
-            if u + early < units:
-                given = read(given, slot, x, stride, u + early, last)
-            else:
-                next_x = x + on * 256
-                given = read(given, slot, next_x, stride, u + early - units, last - on)
-        return total, given
+                    total = multiply(total, i, bytes_of(a, r), factors_of(s, r), x0, x1, pair)
+            for r in range(tiles):
+                ahead = fetch(ahead, r, at + r * apart, lane, u)
+        return total, ahead
 
-    return Steps(units, 256, 64, none, x_place, scales_place, no_given, begin, step)
+    return Steps(units, 256, 64, none, parts.empty, fetch, x_place, scales_place, step)
 
 
-def _half_steps(parts: Fragments, variant: Variant, whole: bool) -> Steps:
+def _half_steps(parts: Fragments, blocks: int, tiles: int, whole: bool) -> Steps:
     """stride: bytes from one token to the next."""
-    blocks, tiles, early = variant.blocks, variant.tiles, variant.early
     units, halves, minima = parts.units, parts.halves, parts.minima
-    empty, fetch, unit = parts.empty, parts.fetch, parts.unit
-    step_bytes = LAYOUTS[variant.layout].bytes
+    fetch, unit = parts.fetch, parts.unit
     lane_bytes = 8 if halves else 16
     kind = f"f32x{4 * tiles * blocks}"
     none, put_sums, sums_of = zero(kind), put_part(kind, 4), take(kind, 4)
@@ -217,53 +187,31 @@ def _half_steps(parts: Fragments, variant: Variant, whole: bool) -> Steps:
             numbers(second, high, factor1, base1),
         )
 
-    kind = f"i32x{4 * early * blocks}"
-    no_given, put_given, given_of = zero(kind), put_part(kind, 4), take(kind, 4)
-
     @inline
-    def read(given, slot, x, stride, place, last):
-        """Numbers of unit `place`, or the last one that is there, all tokens."""
-        if not whole and last < place:
-            place = last  # of missing columns, which are multiplied by zero
-        for n in range(blocks):
-            from_x = x + n * 8 * stride + place * 64
-            if halves:
-                first, second = load_i32x2(from_x), load_i32x2(from_x + 32)
-                found = make_i32x4(first[0], first[1], second[0], second[1])
-            else:
-                found = load_i32x4(from_x)
-            given = put_given(given, slot * blocks + n, found)
-        return given
-
-    @inline
-    def begin(given, x, stride, last):
-        for u in range(early):
-            given = read(given, u, x, stride, u, last)
-        return given
-
-    @inline
-    def step(total, given, at, lane, x, scales, stride, last, on):
-        words = empty()
+    def step(total, words, ahead, at, apart, lane, x, scales, stride, last):
         for u in range(units):
             a = no_numbers()
             for r in range(tiles):
-                words = fetch(words, r, at + r * step_bytes, lane, u)
                 found, factors = unit(words, r, u)
                 a = put_numbers(a, 2 * r, numbers_of_half(found, factors, 0))
                 a = put_numbers(a, 2 * r + 1, numbers_of_half(found, factors, 1))
-            slot = u % early
+            place = u
+            if not whole and last < u:
+                place = last  # of missing columns, which are multiplied by zero
             for n in range(blocks):
-                both = given_of(given, slot * blocks + n)
+                from_x = x + n * 8 * stride + place * 64
+                if halves:
+                    first, second = load_i32x2(from_x), load_i32x2(from_x + 32)
+                else:
+                    both = load_i32x4(from_x)
+                    first, second = _pair_of(both, 0), _pair_of(both, 1)
                 for r in range(tiles):
                     i = r * blocks + n
-                    c = mma_f16(numbers_of(a, 2 * r), _pair_of(both, 0), sums_of(total, i))
-                    c = mma_f16(numbers_of(a, 2 * r + 1), _pair_of(both, 1), c)
+                    c = mma_f16(numbers_of(a, 2 * r), first, sums_of(total, i))
+                    c = mma_f16(numbers_of(a, 2 * r + 1), second, c)
                     total = put_sums(total, i, c)
-            if u + early < units:
-                given = read(given, slot, x, stride, u + early, last)
-            else:
-                next_x = x + on * 64
-                given = read(given, slot, next_x, stride, u + early - units, last - on)
-        return total, given
+            for r in range(tiles):
+                ahead = fetch(ahead, r, at + r * apart, lane, u)
+        return total, ahead
 
-    return Steps(units, 64, 0, none, x_place, scales_place, no_given, begin, step)
+    return Steps(units, 64, 0, none, parts.empty, fetch, x_place, scales_place, step)

@@ -35,13 +35,6 @@ def choose_splits(tokens: int, longest: int, num_heads: int, num_kv_heads: int) 
     return 1 << (most.bit_length() - 1) if most > 1 else 1
 
 
-def partial_bytes(num_heads: int, value_dim: int, max_singles: int) -> int:
-    """The most that partial results of up to so many tokens take in any number of splits."""
-    each = -(-num_heads // QUERIES)  # the fewest blocks of a token's split
-    most = min(_BLOCKS // each, max_singles * _MOST_SPLITS)
-    return split_bytes(num_heads, value_dim, max(most, 1))
-
-
 def stage_of(key_room: int, value_room: int) -> int:
     """Positions whose K and V shared memory holds twice, for tiles; 0: not even 16."""
     fitting = (n for n in (32, 16) if 4 * n * (key_room + value_room + 16) <= _SHARED_BYTES)

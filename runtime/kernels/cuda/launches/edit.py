@@ -9,23 +9,19 @@ PART = 16 * THREADS  # tokens of a block
 
 # What is done to a row of logits, in this order; addresses are on the device, 0 or a count of 0
 # where there is nothing to do. bias: VALUE that are added. seen: COUNTED tokens that occurred,
-# whose logits the penalties lower as runtime/penalties.py says. late: VALUE that are added after
-# that. mask: bits of int32, the first token's the lowest; a token whose bit is 0 gets -inf. The ids
-# of a list must differ.
+# whose logits the penalties lower as runtime/penalties.py says. mask: bits of int32, the first
+# token's the lowest; a token whose bit is 0 gets -inf. The ids of a list must differ.
 EDIT = np.dtype(
     [
         ("bias", "<i8"),
         ("seen", "<i8"),
-        ("late", "<i8"),
         ("mask", "<i8"),
         ("row", "<i4"),
         ("num_bias", "<i4"),
         ("num_seen", "<i4"),
-        ("num_late", "<i4"),
         ("repeat", "<f4"),
         ("frequency", "<f4"),
         ("presence", "<f4"),
-        ("unused", "<i4"),
     ]
 )
 EDIT_BYTES = EDIT.itemsize

@@ -1,19 +1,18 @@
 """Matmuls of some tokens on tensor cores: which kernel a shape takes, and its arguments."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from .....quant.cuda.tiles import LAYOUTS, ROWS, TILES, UNIT, num_tiles, tile_bytes
 from ..launch import Fields, Launch
 from .matvec import MAX_PARTS, Part
 
-SHARED_BYTES = 48 << 10  # of a block
 COLUMNS = 8  # tokens of a block of activations
 # From so many blocks of tokens on float16 is faster than bytes, by format; never with others.
 HALF_BLOCKS = {"q4_k": 2, "q4_0": 2, "q8_0": 2}
 # From so many tokens on cuBLAS is faster, if it is no output matrix (measured on an H200).
 BLAS_TOKENS, BLAS_ROWS = {"q6_k": 16, "q5_k": 24}, 32768
-MAX_TOKENS = 64  # of a kernel; more are passes side by side, which read weights from the L2 cache
+MAX_TOKENS = 64  # of a kernel; more are several passes over the weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +21,7 @@ class Variant:
 
     blocks: of eight tokens. tiles: that a warp multiplies at once. across: warps of a block that
     take other tiles; along: that divide the columns. half: multiplied as float16. resident: blocks
-    that a multiprocessor's registers must suffice for at once (0: as it comes). early: units of 32
-    columns by which activations are read before they are multiplied (1, 2 or 4).
+    that a multiprocessor's registers must suffice for at once (0: as it comes).
     """
 
     layout: str
@@ -33,51 +31,27 @@ class Variant:
     along: int
     half: bool = False
     resident: int = 0
-    early: int = 2
-
-    @property
-    def stages(self) -> int:
-        """Steps whose weights are in shared memory or on their way, of each warp."""
-        step = self.tiles * LAYOUTS[self.layout].bytes
-        return min(4, SHARED_BYTES // (self.across * self.along * step))
 
     @property
     def name(self) -> str:
         """The kernel's."""
-        shape = f"n{self.blocks}_r{self.tiles}_a{self.across}_w{self.along}"
-        name = f"{self.layout}_{shape}_b{self.resident}_e{self.early}"
-        return f"half_{name}" if self.half else name
-
-
-# Registers that suffice, by tiles at once and blocks of tokens, of float16 and of bytes. ptxas may
-# take fewer and spill where it isn't told.
-_REGISTERS = {
-    True: {1: {1: 80, 2: 128, 4: 128, 8: 255}, 2: {1: 128, 2: 168, 4: 168, 8: 255}},
-    False: {1: {1: 80, 2: 128, 4: 168, 8: 255}, 2: {1: 128, 2: 168, 4: 255, 8: 255}},
-}
-
-
-def fitted(variant: Variant) -> Variant:
-    """The same with as many resident blocks as have the registers they need."""
-    by_blocks = _REGISTERS[variant.half][variant.tiles]
-    needed = next(n for blocks, n in by_blocks.items() if variant.blocks <= blocks)
-    if variant.layout == "q6_k" and variant.half and variant.blocks > 2:
-        needed = max(needed, 168)
-    threads = 32 * variant.across * variant.along
-    return replace(variant, resident=min(9, max(1, 65536 // (threads * needed))))
+        work = f"n{self.blocks}_r{self.tiles}_a{self.across}_w{self.along}_b{self.resident}"
+        return f"{'half_' if self.half else ''}{self.layout}_{work}"
 
 
 def variant_for(layout: str, tiles: int, columns: int, blocks: int, half: bool) -> Variant:
     """The variant for so many tiles of so many columns, and blocks of eight tokens."""
     steps = -(-columns // LAYOUTS[layout].columns)
-    together, along = (2, 4) if tiles >= 1024 and blocks < 4 else (1, 8)
-    early = 4 if blocks == 1 else 2 if together * blocks <= 4 else 1
+    if tiles >= 1024:
+        shape = (2, 1, 4) if blocks < 3 else (2, 2, 2)
+    elif tiles >= 384 and blocks > 1:
+        shape = (2, 1, 4) if half else (1, 2, 4)
+    else:
+        shape = (1, 1, 8)
+    together, across, along = shape
     while along > 2 and along > steps:
         along //= 2
-    found = Variant(layout, blocks, together, 1, along, half, 0, early)
-    while found.stages < 2:  # a multiple of four warps, so that all parts of a multiprocessor work
-        found = replace(found, along=found.along // 2)
-    return fitted(found)
+    return Variant(layout, blocks, together, across, along, half)
 
 
 def blas_is_faster(format_name: str, rows: int, tokens: int) -> bool:
@@ -129,4 +103,4 @@ def tiles(
         q, scales = x.x_q + units * UNIT * COLUMNS, x.x_scales + units * 8 * COLUMNS
         source = (q, scales, x.x_columns // UNIT)
     arguments = (*described, *source, matrix.columns // UNIT, factor, softcap, int(residual))
-    return Launch(f"matmul_tiles:{variant.name}", (passes, end, 1), arguments)
+    return Launch(f"matmul_tiles:{variant.name}", (end, passes, 1), arguments)
