@@ -20,7 +20,7 @@ use_checkout()
 from matvec import graph_time  # noqa: E402
 
 from llamba.runtime.cuda import ptx_cache  # noqa: E402
-from llamba.runtime.cuda.nvidia import NvidiaDevice, open_device  # noqa: E402
+from llamba.runtime.cuda.nvidia import NvidiaDevice  # noqa: E402
 from llamba.runtime.kernels.cuda.launch import (  # noqa: E402
     TILE_TOKENS,
     Fields,
@@ -255,7 +255,7 @@ def main() -> None:
     if options.build:
         print(ptx_cache.build(kernels(shapes), 90, root=options.build))
         return
-    device = open_device(0)
+    device = NvidiaDevice(0)
     device.load(kernels(shapes))
     for shape in shapes:
         case = Case(device, shape)

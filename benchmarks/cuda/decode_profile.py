@@ -105,7 +105,9 @@ def loop(llm: LLM, tokens: int, context: int) -> None:
         spent["of it waiting"] += time.perf_counter() - begin
 
     rng = np.random.default_rng(0)
-    prompts = [{"prompt_token_ids": rng.integers(0, 999, context).tolist()} for _ in range(tokens)]
+    prompts: list[Any] = [
+        {"prompt_token_ids": rng.integers(0, 999, context).tolist()} for _ in range(tokens)
+    ]
     for temperature in (0.0, 0.8):
         params = SamplingParams(temperature=temperature, max_tokens=400, ignore_eos=True)
         llm.generate(prompts, params)

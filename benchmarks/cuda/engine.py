@@ -49,7 +49,7 @@ class Rounds:
         self.rng = np.random.default_rng(0)
         self.vocab = self.llm.weights.hyperparameters.vocab_size
 
-    def prompt(self, length: int) -> dict[str, Any]:
+    def prompt(self, length: int) -> Any:
         """Random tokens."""
         return {"prompt_token_ids": self.rng.integers(0, self.vocab - 1, length).tolist()}
 

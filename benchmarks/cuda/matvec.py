@@ -22,7 +22,7 @@ use_checkout()
 
 from llamba.quant.cuda.planes import FLOATS, format_named, regroup, row_bytes  # noqa: E402
 from llamba.runtime.cuda import ptx_cache  # noqa: E402
-from llamba.runtime.cuda.nvidia import NvidiaDevice, open_device  # noqa: E402
+from llamba.runtime.cuda.nvidia import NvidiaDevice  # noqa: E402
 from llamba.runtime.kernels.cuda.launch import Launch, Matrix  # noqa: E402
 from llamba.runtime.kernels.cuda.launches.dequantize import dequantize  # noqa: E402
 from llamba.runtime.kernels.cuda.launches.matvec import (  # noqa: E402
@@ -286,7 +286,7 @@ def main() -> None:
     if options.build:
         print(ptx_cache.build(names, 90, root=options.build))
         return
-    device = open_device(0)
+    device = NvidiaDevice(0)
     device.load(names)
     others(device)
     found = []

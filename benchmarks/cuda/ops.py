@@ -20,7 +20,7 @@ use_checkout()
 
 from llamba.quant.cuda.planes import row_bytes  # noqa: E402
 from llamba.runtime.cuda import ptx_cache  # noqa: E402
-from llamba.runtime.cuda.nvidia import open_device  # noqa: E402
+from llamba.runtime.cuda.nvidia import NvidiaDevice  # noqa: E402
 from llamba.runtime.kernels.cuda.launch import (  # noqa: E402
     Fields,
     Launch,
@@ -267,7 +267,7 @@ def main() -> None:
     if options.build:
         print(ptx_cache.build(names, 90, root=options.build))
         return
-    device = open_device(0)
+    device = NvidiaDevice(0)
     device.load(names)
     for case in cases:
         place = Place(device)

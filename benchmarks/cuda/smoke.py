@@ -125,7 +125,7 @@ def graphs(device: NvidiaDevice) -> str:
     norm, told = Norm(device), []
     usual = device.programmatic
     for device.programmatic in (False, usual):
-        graph = device.capture([norm.launch] * 3)
+        graph: Any = device.capture([norm.launch] * 3)
         norm.clear()
         graph.launch()
         told.append(f"early starts {device.programmatic}: {graph.num_nodes} nodes, {norm.check()}")
@@ -142,7 +142,7 @@ def products(device: NvidiaDevice) -> str:
         old = RNG.standard_normal((tokens, rows + 16)).astype(np.float32)
         product = x[:, :columns].astype(np.float64) @ weight.astype(np.float64).T
         addresses = [upload(device, data) for data in (weight, x, old)]
-        sizes = (rows, columns, tokens, columns + 64, rows + 16)
+        sizes = [rows, columns, tokens, columns + 64, rows + 16]
         gemm = Gemm(*addresses, *sizes, alpha=0.5, beta=2.0, single=single)
         for graphed in (False, True):
             device.write(addresses[2], old)
@@ -163,7 +163,7 @@ def mixed(device: NvidiaDevice) -> str:
     weight = RNG.standard_normal((rows, COLUMNS)).astype(np.float16)
     out_at = device.allocate(TOKENS * rows * 4)
     gemm = Gemm(upload(device, weight), norm.half_at, out_at, rows, COLUMNS, TOKENS, COLUMNS, rows)
-    graph = device.capture([norm.launch, gemm, norm.launch, gemm])
+    graph: Any = device.capture([norm.launch, gemm, norm.launch, gemm])
     norm.clear()
     graph.launch()
     error = norm.check()

@@ -29,6 +29,7 @@ _COMPARED = {
     ast.Lt: ("lt", "<"), ast.LtE: ("le", "<="), ast.Gt: ("gt", ">"), ast.GtE: ("ge", ">="),
     ast.Eq: ("eq", "=="), ast.NotEq: ("ne", "!="),
 }  # fmt: skip
+_CONSTANTS: Any = (np.float32, np.int32, tuple)  # that kernels may name
 _BUILTINS = {min: "min", max: "max", abs: "abs", int: "int", bool: "truth", np.float32: "float32"}
 _SMALL = 1 << 20  # products with such a number stay far below 2^63 where addresses are in them
 _TYPES: dict[str, Any] = {"i32": np.int32, "f32": np.float32}
@@ -229,7 +230,7 @@ class Expressions:
             return Text(f"({int(value)})", "i64")
         if isinstance(value, float):
             self.fail(f"float64: {name} is {value!r}; make it np.float32")
-        if isinstance(value, np.float32 | np.int32 | tuple):
+        if isinstance(value, _CONSTANTS):
             kind = {np.float32: "f32", np.int32: "i32"}.get(type(value))
             return self.kept(value, kind)
         return self.fail(f"{name}, {value!r}, is no value of kernels")
@@ -243,9 +244,9 @@ class Expressions:
     # ---- calls -----------------------------------------------------------------------------------
     def call(self, node: ast.Call) -> Text:
         """A word, a helper, or one of the few builtins."""
-        target = self.static(node.func)
+        target: Any = self.static(node.func)
         name = ast.unparse(node.func).replace(".", "_")
-        if target in (np.float32, np.int32) and len(node.args) == 1:
+        if (target is np.float32 or target is np.int32) and len(node.args) == 1:
             argument = node.args[0]
             if isinstance(argument, ast.UnaryOp | ast.Constant):
                 kind = "f32" if target is np.float32 else "i32"
@@ -256,8 +257,8 @@ class Expressions:
         if twin := helper_twin(target):
             self.scope[f"w_{name}__"] = twin.run
             return Text(f"w_{name}__(m__, {', '.join(arguments)})", twin.kind)
-        if hasattr(target, "py_func"):
-            return self.helper(name, target.py_func, arguments, node.keywords)
+        if (function := getattr(target, "py_func", None)) is not None:
+            return self.helper(name, function, arguments, node.keywords)
         try:
             builtin = _BUILTINS[target]
         except (KeyError, TypeError):

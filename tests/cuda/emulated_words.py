@@ -182,7 +182,7 @@ def is_word(value: Any) -> bool:
 
 def twin_of(word: Any) -> Twin:
     """The twin of a word."""
-    name = _names.get(id(word), word._name)
+    name = str(_names.get(id(word), word._name))
     if name in _twins:
         return _twins[name]
     for pattern, make in _made:

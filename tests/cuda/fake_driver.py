@@ -427,6 +427,7 @@ class BlasLibrary:
 def matrix(address: int, kind: Any, *, n: int, ld: int, length: int) -> Any:
     """n columns of `length` values, `ld` apart: a (n, length) array over the memory."""
     size = ((n - 1) * ld + length) * np.dtype(kind).itemsize
-    flat = np.frombuffer((ctypes.c_ubyte * size).from_address(address), kind)
+    memory: Any = (ctypes.c_ubyte * size).from_address(address)
+    flat = np.frombuffer(memory, kind)
     strides = (ld * flat.itemsize, flat.itemsize)
     return np.lib.stride_tricks.as_strided(flat, (n, length), strides)

@@ -33,7 +33,7 @@ def candidates(rng: np.random.Generator, count: int) -> np.ndarray:
     return row
 
 
-def drawn(row: np.ndarray, choice: np.ndarray) -> tuple[int, float]:
+def drawn(row: Any, choice: Any) -> tuple[int, float]:
     """(the sampler's token, how near its point is to where another one begins)."""
     count = int(row["count"])
     c = filters.Candidates(row["ids"][:count], row["logits"][:count], True)

@@ -110,7 +110,7 @@ def test_products(device: Any, single: bool, alpha: float, beta: float) -> None:
         x = rng.standard_normal((tokens, columns + 32)).astype(kind)
         old = rng.standard_normal((tokens, rows + 4)).astype(np.float32)
         at = [put(device, data) for data in (weight, x, old)]
-        sizes = (rows, columns, tokens, columns + 32, rows + 4)
+        sizes = [rows, columns, tokens, columns + 32, rows + 4]
         gemm = Gemm(*at, *sizes, alpha=alpha, beta=beta, single=single)
         wanted = old.astype(np.float64)
         product = x[:, :columns].astype(np.float64) @ weight.astype(np.float64).T

@@ -206,12 +206,13 @@ def test_auto_does_without(weights: Weights, caplog: pytest.LogCaptureFixture) -
     caplog.set_level(logging.INFO, "llamba.runtime.placing")
     plain = configure(weights)
     assert plain.device == "cpu" and plain.gpu_layers == 0
-    for gpus, settings, said in (
+    cases: list[tuple[FakeGpus, dict[str, Any], str | None]] = [
         (FakeGpus(), {}, None),
         (FakeGpus(why="it is too old"), {}, "no GPU is used: it is too old"),
         (FakeGpus(INFO, missing=NO_CUBLAS), {}, f"cuda:0 (NVIDIA Test) is not used: {NO_CUBLAS}"),
         (FakeGpus(INFO), {"gpu_layers": 0}, None),
-    ):
+    ]
+    for gpus, settings, said in cases:
         caplog.clear()
         assert configure(weights, device="auto", **settings, gpus=gpus) == plain
         assert [record.getMessage() for record in caplog.records] == ([said] if said else [])

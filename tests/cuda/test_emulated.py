@@ -419,7 +419,7 @@ def never_set(at):
     _begin()
     if at == 5:
         value = 3
-    store_i64(at, value)  # noqa: F821
+    store_i64(at, value)  # noqa: F821 # type: ignore[possibly-unbound]
 
 
 @kernel(block=64)

@@ -77,7 +77,9 @@ def test_prefixes_are_found_and_copied(
 ) -> None:
     """Whole pages are shared, a part of one is copied; saved and put back, too."""
     prompt = ids(1, 70)
-    shared = {"prompt_token_ids": prompt["prompt_token_ids"][:50] + ids(2, 9)["prompt_token_ids"]}
+    shared: Any = {
+        "prompt_token_ids": prompt["prompt_token_ids"][:50] + ids(2, 9)["prompt_token_ids"]
+    }
     with open_llm(model, late_device, **EXACT) as llm:
         copied: list[tuple[int, int]] = []
         copy = llm.program.copy_page

@@ -55,7 +55,8 @@ def shape_of(tokens: int) -> StepShape:
 def slots_of(chosen: np.ndarray) -> np.ndarray:
     """The pairs as ROUTE leaves them: in order, or by expert in any order."""
     slots = chosen.reshape(-1) << 32 | np.arange(chosen.size)
-    if are_sorted(*chosen.shape, NUMBER):
+    tokens, used = chosen.shape
+    if are_sorted(tokens, used, NUMBER):
         slots = np.sort(np.random.default_rng(0).permutation(slots))
     return slots
 

@@ -36,7 +36,7 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Made]:
     monkeypatch.setattr(driver, "_forked", False)
 
     def made(*gpus: Any, version: int = 13000, absent: tuple[str, ...] = ()) -> Any:
-        library = fakes.Library(*(gpus or (fakes.Gpu(),)), version=version)
+        library: Any = fakes.Library(*(gpus or (fakes.Gpu(),)), version=version)
         library.absent |= set(absent)
         library.blas = fakes.BlasLibrary(library)
         libraries.append(library)

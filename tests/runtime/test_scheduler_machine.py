@@ -16,8 +16,9 @@ from hypothesis.stateful import (
 
 from llamba.runtime import scheduler as scheduler_module
 from llamba.runtime.batch import Logits
+from llamba.runtime.chunks import Chunk, Schedule
 from llamba.runtime.pages import PagePool
-from llamba.runtime.scheduler import Chunk, Schedule, Scheduler
+from llamba.runtime.scheduler import Scheduler
 from llamba.runtime.sequence import Sequence, SequenceState
 
 Content = tuple[int, ...] | None  # of a slot: all tokens up to its own; None: rubbish
