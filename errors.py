@@ -17,6 +17,7 @@ LlambaError
     ├── OverloadedError        too many requests wait already, or the server is about to stop
     ├── KernelError            a kernel could not be compiled or loaded for this CPU
     └── DeviceError            there is no GPU that can be used, or it failed
+        └── DeviceLostError      it failed, and nothing runs on it before the process starts again
 """
 
 
@@ -108,3 +109,7 @@ class KernelError(ResourceError):
 
 class DeviceError(ResourceError):
     """There is no GPU that can be used, it lacks memory, or a call of its driver failed."""
+
+
+class DeviceLostError(DeviceError):
+    """A GPU failed so that nothing runs on it in this process any more: it has to start again."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import DeviceLostError
 from .batch import Logits, Runs
 from .candidates import CandidateRow, CandidateRows
 from .chunks import Chunk, Schedule
@@ -69,6 +70,7 @@ class EngineCore:
         self._cancelled: deque[Request] = deque()
         self._num_decoding = 0
         self._num_empty = 0  # steps one after another in which nothing could be scheduled
+        self.lost_device = False  # every further step fails
         self._make_scheduler()
 
     def submit(self, request: Request) -> None:
@@ -346,6 +348,7 @@ class EngineCore:
 
     def _fail_step(self, schedule: Schedule, error: BaseException) -> None:
         """The program failed: nothing of this step counts, and its requests end."""
+        self.lost_device = self.lost_device or isinstance(error, DeviceLostError)
         ids = [chunk.sequence.sequence_id for chunk in schedule.chunks]
         requests = {self._live[i].request.request_id: self._live[i].request for i in ids}
         for request in requests.values():

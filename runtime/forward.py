@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..errors import InvalidParameterError, UnsupportedModelError
+from ..errors import InvalidParameterError
 from ..models.lora import Adapter
 from ..models.weights import Weights
 from ..quant import jit
@@ -13,15 +13,15 @@ from ..quant.target import target
 from .adapters import AdapterScales, AdapterWeights
 from .arena import Arena
 from .cache import KVCache
+from .checked_sizes import check_sizes
 from .hidden import HiddenStates
-from .kernels.records import MAX_HEAD_DIM, MAX_ROWS, SPLIT_PAGES, STEP
+from .kernels.records import MAX_ROWS, SPLIT_PAGES, STEP
 from .layouts import Layouts, lower
 from .program import Program
 from .rope_table import RopeTables
 from .step import slots_of
 from .team import Team
 
-MAX_COLUMNS = 1 << 24  # of any matrix
 MAX_LOGITS = MAX_ROWS  # rows of logits a step can return
 INTERPRETER = _RUN, _WORK = tuple(
     f"runtime.kernels.cpu.interpreter:{name}" for name in ("run_program", "work")
@@ -73,7 +73,7 @@ def build_program(
     numbers = weights.hyperparameters
     numbers = numbers.for_context(context_length or numbers.context_length)
     weights = replace(weights, hyperparameters=numbers)
-    _check_sizes(weights)
+    check_sizes(weights)
     step = np.zeros(len(STEP), np.int64)
     cache = KVCache(numbers, num_pages, cache_type, layers)
     arena, ropes = Arena(), RopeTables()
@@ -139,35 +139,3 @@ def _hidden_states(weights: Weights, layouts: Layouts, layers: range | None) -> 
         kind=weights.architecture.norm,
         eps=float(numbers.norm_eps),
     )
-
-
-def _check_sizes(weights: Weights) -> None:
-    """What matmuls read must be whole vectors of 32, and heads whole ones of 16."""
-    numbers, beside = weights.hyperparameters, weights.architecture.parallel_experts
-    experts, latent = numbers.experts, numbers.latent
-    sizes = {"embedding": numbers.dim, "embedding of a layer": numbers.per_layer_dim}
-    for layer in numbers.layers:
-        sizes["attention"] = layer.num_heads * layer.value_dim
-        heads = {"keys": layer.key_dim, "values": layer.value_dim}
-        if not layer.experts or beside:
-            sizes["feed-forward"] = layer.ffn_dim
-        if layer.experts and experts is not None:
-            sizes["expert"] = experts.ffn_dim
-            sizes["shared expert"] = experts.shared_ffn_dim
-        if latent is not None:
-            heads["unrotated part"] = plain = latent.key_dim - latent.rope_dim
-            sizes |= {"rank of q": latent.q_rank, "rank of k and v": latent.kv_rank}
-            if latent.absorbed:  # matmuls read the plain parts, and each head's values
-                sizes["unrotated part"] = plain
-                sizes["values"] = layer.num_heads * latent.value_dim
-        _refuse(weights, "sizes must be multiples of 32", sizes, 32, MAX_COLUMNS)
-        run = f"head sizes must be multiples of 16 up to {MAX_HEAD_DIM}"
-        _refuse(weights, run, heads, 16, MAX_HEAD_DIM)
-
-
-def _refuse(weights: Weights, run: str, sizes: dict[str, int], step: int, most: int) -> None:
-    wrong = [f"{name} {n}" for name, n in sizes.items() if n % step or n > most]
-    if wrong:
-        raise UnsupportedModelError(
-            f"{weights.gguf.path}: {run}, this model has: {', '.join(wrong)}"
-        )

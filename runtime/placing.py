@@ -119,8 +119,10 @@ def _not_run(weights: Weights, wish: Wish) -> str | None:
 
 
 def _sizing(weights: Weights, gpus: Gpus, gpu: "DeviceInfo", wish: Wish) -> "GpuSizing":
+    from .checked_sizes import check_sizes
     from .cuda.sizing import GpuSizing
 
+    check_sizes(weights)
     return GpuSizing(
         weights,
         gpu,

@@ -85,7 +85,7 @@ def test_the_error_tree_is_as_drawn() -> None:
     drawn: dict[str, str] = {}
     trail: list[str] = []
     for match in re.finditer(r"^([│├└─ ]*)(\w+Error)\b", errors.__doc__ or "", flags=re.MULTILINE):
-        depth = 0 if not match[1] else 1 if match[1][0] in "├└" and len(match[1]) == 4 else 2
+        depth = len(match[1]) // 4
         del trail[depth:]
         drawn[match[2]] = trail[-1] if trail else "Exception"
         trail.append(match[2])

@@ -104,7 +104,7 @@ def _add_routes(
     lifecycle: ServerLifecycle,
     books: metrics.ServerBooks,
 ) -> None:
-    app.include_router(health.router(lifecycle, lambda: models.ready))
+    app.include_router(health.router(lifecycle, lambda: models.ready, lambda: models.lost_device))
     app.include_router(metrics.router(books))
     app.include_router(adapters.router(server))
     # Before Ollama's, which answers HEAD / for itself.

@@ -8,6 +8,7 @@ from ...errors import (
     ChatTemplateError,
     ConstraintError,
     ContextLengthError,
+    DeviceLostError,
     InvalidParameterError,
     LlambaError,
     ModelNotFoundError,
@@ -55,6 +56,7 @@ _BY_TYPE: tuple[tuple[type[Exception], int, str, str | None], ...] = (
     (UnsupportedTaskError, 400, "invalid_request_error", "unsupported_task"),
     (ModelNotFoundError, 404, "invalid_request_error", "model_not_found"),
     (OverloadedError, 503, "overloaded_error", "overloaded"),
+    (DeviceLostError, 500, "server_error", "device_lost"),
     (ResourceError, 503, "server_error", "insufficient_resources"),
     (LlambaError, 500, "server_error", None),
 )

@@ -14,7 +14,7 @@ HEALTH_PATHS = ("/health", "/v1/health", "/healthz")
 
 _STATUS = {
     "type": "object",
-    "properties": {"status": {"enum": ["ok", "loading", "stopping"]}},
+    "properties": {"status": {"enum": ["ok", "loading", "stopping", "failed"]}},
     "required": ["status"],
 }
 
@@ -23,12 +23,19 @@ def _document(description: str, schema: dict[str, Any]) -> dict[str, Any]:
     return {"description": description, "content": {"application/json": {"schema": schema}}}
 
 
-def router(lifecycle: ServerLifecycle, is_ready: Callable[[], bool]) -> APIRouter:
-    """GET /health: 200 {"status": "ok"}, or 503 while it loads or stops. GET /version."""
+def router(
+    lifecycle: ServerLifecycle, is_ready: Callable[[], bool], has_failed: Callable[[], bool]
+) -> APIRouter:
+    """GET /health: 200 {"status": "ok"}, or 503 while it loads or stops. GET /version.
+
+    has_failed: it can't answer before it is started again, which a supervisor shall see.
+    """
     routes = APIRouter(tags=["operations"])
 
     async def health() -> JsonReply:
         status = "stopping" if lifecycle.draining else "ok" if is_ready() else "loading"
+        if status == "ok" and has_failed():
+            return JsonReply({"status": "failed"}, status=503)
         if status == "ok":
             return JsonReply({"status": status})
         headers = {"Retry-After": str(RETRY_AFTER_S)}
@@ -37,7 +44,7 @@ def router(lifecycle: ServerLifecycle, is_ready: Callable[[], bool]) -> APIRoute
     responses: dict[int | str, dict[str, Any]] = {
         **error_responses("openai"),
         200: _document("It takes requests.", _STATUS),
-        503: _document("It loads its first model, or stops.", _STATUS),
+        503: _document("It loads its first model, stops, or its GPU failed for good.", _STATUS),
     }
     for path in HEALTH_PATHS:
         routes.add_api_route(

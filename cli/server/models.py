@@ -149,6 +149,12 @@ class Models:
         """The first model is loaded, or none was to be."""
         return self._first is None or self._first.done()
 
+    @property
+    def lost_device(self) -> bool:
+        """A model's GPU failed for good: the server has to be started again."""
+        models = (slot.model for slot in self._slots.values())
+        return any(model is not None and model.llm.engine.core.lost_device for model in models)
+
     async def wait_ready(self) -> None:
         """Until the first model is loaded, or could not be."""
         if self._first is not None:

@@ -1,11 +1,13 @@
 """Memory of a program on a GPU: buffers, small arrays, and what matmuls read."""
 
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...errors import DeviceError
 from ..arena import Arena
 
 if TYPE_CHECKING:
@@ -55,10 +57,12 @@ class DeviceArena(Arena):
 
     def clear(self) -> None:
         """Give all memory back."""
-        for address in self._owned:
+        owned, self._owned = self._owned, []
+        for address in owned:
             assert self._device is not None
-            self._device.release(address)
-        self._owned.clear()
+            # One that failed, which was told already, gives nothing back before it is closed.
+            with contextlib.suppress(DeviceError):
+                self._device.release(address)
         self._at = self._end = 0
 
     def _own(self, size: int) -> int:

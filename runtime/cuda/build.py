@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ...errors import InvalidParameterError
 from ...models.weights import Weights
+from ..checked_sizes import check_sizes
 from ..config import num_pages_for
 from ..kernels.cuda.launches import matmul
 from .arena import DeviceArena
@@ -59,6 +60,7 @@ def build_program(
     longest = context_length or numbers.context_length
     numbers = numbers.for_context(longest)
     weights = replace(weights, hyperparameters=numbers)
+    check_sizes(weights)
     exact, causal = activations == "float32", weights.architecture.causal
     whole = range(numbers.num_layers) if layers is None else layers
     with_tail = causal and whole.stop == numbers.num_layers

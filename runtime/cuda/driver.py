@@ -5,12 +5,13 @@ Nothing else is needed of CUDA, neither toolkit nor runtime. `import llamba` doe
 
 import ctypes
 import os
+import sys
 from collections.abc import Callable
 from ctypes import c_char_p, c_float, c_int, c_size_t, c_ubyte, c_uint, c_uint64, c_void_p
 from dataclasses import dataclass
 from typing import Any
 
-from ...errors import DeviceError
+from ...errors import DeviceError, DeviceLostError
 from ..gpus import LIBRARIES
 
 OUT_OF_MEMORY, NO_DEVICE, STUB, NOT_READY = 2, 100, 34, 600  # of CUresult
@@ -107,14 +108,16 @@ class Driver:
 
     def error(self, name: str, code: int, about: str = "") -> DeviceError:
         """What to raise for a code."""
-        advice = ""
+        text = f"{about or 'the GPU failed'} ({name}: {self.describe(code)})"
         if code in LOST:
-            advice = "; nothing runs on it in this process any more: start the program again"
-        elif code == OUT_OF_MEMORY and name != "cuMemHostAlloc":
-            advice = (
+            return DeviceLostError(
+                f"{text}; nothing runs on it in this process any more: start the program again"
+            )
+        if code == OUT_OF_MEMORY and name != "cuMemHostAlloc":
+            text += (
                 "; nvidia-smi shows which programs have its memory: end one, or pass device='cpu'"
             )
-        return DeviceError(f"{about or 'the GPU failed'} ({name}: {self.describe(code)}){advice}")
+        return DeviceError(text)
 
     def describe(self, code: int) -> str:
         """A code's name and meaning."""
@@ -193,8 +196,9 @@ def _library() -> Any:
     for name in LIBRARIES:
         try:
             return ctypes.CDLL(name)
-        except OSError:
-            continue
+        except OSError as error:
+            if sys.platform != "win32" and not str(error).startswith(f"{name}: cannot open"):
+                raise DeviceError(f"the NVIDIA driver can't be loaded: {error}") from None
     raise DeviceError(f"no NVIDIA driver is installed: there is no {LIBRARIES[0]}")
 
 

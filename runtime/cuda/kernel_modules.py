@@ -15,6 +15,7 @@ _PARAMETER = re.compile(r"\.param \.(\w+) ")
 _BLOCK = re.compile(r"\.maxntid (\d+)")
 _ERROR_LOG, _ERROR_LOG_BYTES = 5, 6  # of CUjit_option
 _LOG_BYTES = 1 << 14
+_AGAIN = "remove its folder (`llamba doctor` says which), and it is compiled again"
 _THREADS = 4  # the driver takes 30 to 100 ms for a kernel that it sees for the first time
 
 
@@ -52,10 +53,23 @@ def entry_of(ptx: str) -> Entry:
     return Entry(symbol, kinds, int(block[1]), "griddepcontrol.wait" in ptx)
 
 
+def _own_entry(kernel: str, ptx: str) -> Entry:
+    """The entry of a kernel's PTX, which is that kernel's: files may have been mixed up."""
+    try:
+        entry = entry_of(ptx)
+    except (ValueError, KeyError) as error:
+        raise DeviceError(
+            f"the PTX of the kernel {kernel} is damaged ({error}): {_AGAIN}"
+        ) from None
+    if not entry.symbol.endswith("_" + kernel.replace(".", "_").replace(":", "__")):
+        raise DeviceError(f"the PTX of the kernel {kernel} is that of {entry.symbol}: {_AGAIN}")
+    return entry
+
+
 def load_function(context: Context, kernel: str, ptx: str) -> Function:
     """Make machine code of a kernel. DeviceError: the driver refuses it; with what it says."""
     context.use()
-    driver, entry = context.driver, entry_of(ptx)
+    driver, entry = context.driver, _own_entry(kernel, ptx)
     log = ctypes.create_string_buffer(_LOG_BYTES)
     options = (c_int * 2)(_ERROR_LOG, _ERROR_LOG_BYTES)
     values = (c_void_p * 2)(ctypes.addressof(log), _LOG_BYTES)

@@ -10,7 +10,7 @@ from engine_rig import SIZES, ids, open_llm
 from numpy.typing import NDArray
 
 from llamba import SamplingParams
-from llamba.errors import DeviceError
+from llamba.errors import DeviceError, DeviceLostError
 from llamba.models.gguf import GGUFFile
 from llamba.models.weights import Weights
 from llamba.runtime.batch import Batch, Logits, Segment
@@ -131,3 +131,24 @@ def test_more_page_ids_than_a_step_brings(late_device: Any, weights: Weights) ->
         rows = program.run(Batch((segment(tokens[:count], count - 1, pages, **moved),)))
     assert near(rows[0].full(), last_row(weights, tokens))
     program.close()
+
+
+def test_a_device_that_is_lost(model: Path, emulator: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each request ends with what happened, nothing waits, and closing says no more of it."""
+    device = emulator.EmulatedDevice(3 << 28)
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise DeviceLostError("an illegal address")
+
+    with open_llm(model, device, activations="float32") as llm:
+        params = SamplingParams(max_tokens=3, ignore_eos=True)
+        assert llm.generate([ids(1, 3)], params)[0].error is None
+        assert not llm.engine.core.lost_device
+        for name in ("write", "read", "run", "upload", "fetch", "capture", "release"):
+            monkeypatch.setattr(device, name, fail)
+        for _ in range(2):
+            outputs = llm.generate([ids(1, 3), ids(2, 40)], params)
+            assert all(isinstance(output.error, DeviceLostError) for output in outputs)
+        stats = llm.stats
+        assert llm.engine.core.lost_device
+        assert (stats.running, stats.waiting, stats.pages_used, stats.failures) == (0, 0, 0, 4)

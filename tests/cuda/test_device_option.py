@@ -15,12 +15,20 @@ from click.testing import CliRunner
 from llamba import LLM, SamplingParams
 from llamba.cli.flags import in_flags
 from llamba.cli.main import cli
-from llamba.errors import DeviceError, InvalidParameterError, LlambaError, ResourceError
+from llamba.errors import (
+    DeviceError,
+    InvalidParameterError,
+    LlambaError,
+    ResourceError,
+    UnsupportedModelError,
+)
+from llamba.models.architecture import Experts
 from llamba.models.gguf import GGUFFile
 from llamba.models.weights import Weights
 from llamba.runtime import gpus as gpus_module
 from llamba.runtime.config import GPU_MAX_SEQUENCES, GPU_STEP_TOKENS, EngineConfig
 from llamba.runtime.cuda import sizing as gpu_sizing
+from llamba.runtime.cuda.ahead import Listing
 from llamba.runtime.cuda.build import build_program
 from llamba.runtime.cuda.driver import DeviceInfo
 from llamba.runtime.cuda.forms import Forms, choose_forms, forms_bytes, planes_bytes
@@ -186,6 +194,28 @@ def test_what_is_refused(
     with pytest.raises(kind) as caught:
         configure(weights, **{"device": "auto", **settings}, gpus=gpus)
     assert str(caught.value) == message
+
+
+def test_models_that_a_gpu_does_not_run(weights: Weights) -> None:
+    """Before anything is loaded; what no CPU runs, either, is an error with device="auto", too."""
+    numbers = weights.hyperparameters
+    layers = tuple(replace(layer, ffn_dim=500) for layer in numbers.layers)
+    odd = replace(weights, hyperparameters=replace(numbers, layers=layers))
+    for device in ("cuda", "auto"):
+        with pytest.raises(UnsupportedModelError, match="multiples of 32, this model has: feed-f"):
+            configure(odd, device=device, gpus=FakeGpus(INFO))
+    with pytest.raises(UnsupportedModelError, match="feed-forward 500"):
+        build_program(odd, Listing(), num_pages=8, max_tokens=8, max_sequences=1, forms=Forms())
+    experts = Experts(count=513, used=4, ffn_dim=64)
+    changes: list[tuple[dict[str, Any], str]] = [
+        ({"vocab_size": 524_289}, "524289 tokens in the vocabulary: a GPU runs at most 524288: "),
+        ({"experts": experts}, "513 experts: a GPU runs at most 512: "),
+    ]
+    for change, said in changes:
+        large = replace(weights, hyperparameters=replace(numbers, **change))
+        with pytest.raises(InvalidParameterError) as caught:
+            configure(large, device="cuda", gpus=FakeGpus(INFO))
+        assert str(caught.value) == f"{said}pass device='cpu'"
 
 
 def test_a_missing_gpu_is_a_missing_resource() -> None:

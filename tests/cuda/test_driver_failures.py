@@ -3,13 +3,15 @@
 What stays on a GPU after a failure is missing until the process ends.
 """
 
+import os
+from pathlib import Path
 from typing import Any
 
 import fake_driver as fakes
 import numpy as np
 import pytest
 
-from llamba.errors import DeviceError
+from llamba.errors import DeviceError, DeviceLostError
 from llamba.runtime.cuda import blas, driver, ptx_cache
 from llamba.runtime.cuda.nvidia import NvidiaDevice
 from llamba.runtime.kernels.cuda.launch import Gemm, Launch
@@ -101,6 +103,7 @@ def test_each_call_fails(library: Any, code: int, lasts: bool) -> None:
         except DeviceError as error:
             errors += 1
             lost = "nothing runs on it in this process any more" in str(error)
+            assert lost == isinstance(error, DeviceLostError)
             assert lost == (code == ILLEGAL_ADDRESS) or failing.fail.failed == "cuInit", error
         for device in opened:
             device.close()
@@ -109,3 +112,33 @@ def test_each_call_fails(library: Any, code: int, lasts: bool) -> None:
             assert failing.live == {}, name
             assert failing.mistakes == [], name
     assert errors > len(whole.names) * 2 // 3
+
+
+@pytest.mark.skipif(os.name != "posix", reason="Windows says it in other words")
+def test_a_library_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is there, so it isn't said to be missing."""
+    monkeypatch.setattr(driver, "_forked", False)
+    monkeypatch.setattr(driver, "_opened", None)
+    file = tmp_path / "libcuda.so.1"
+    file.write_bytes(b"no library")
+    for names, said in (
+        ((str(tmp_path / "absent.so"),), "no NVIDIA driver is installed: there is no /"),
+        ((str(tmp_path / "absent.so"), str(file)), f"driver can't be loaded: {file}: "),
+    ):
+        monkeypatch.setattr(driver, "LIBRARIES", names)
+        found, why = driver.available()
+        assert not found and said in why
+
+
+def test_ptx_that_is_not_the_kernels(library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another kernel's, or cut short, is never launched."""
+    library()
+    device = NvidiaDevice(0)
+    for text, said in (
+        (fakes.ptx("test:two", "q"), "the kernel test:one is that of llamba_test__two: remove"),
+        (fakes.ptx("test:one", "q")[:60], r"the kernel test:one is damaged \(PTX must have one"),
+    ):
+        monkeypatch.setattr(ptx_cache, "load", lambda *_, text=text, **__: {"test:one": text})
+        with pytest.raises(DeviceError, match=said):
+            device.load(["test:one"])
+    device.close()

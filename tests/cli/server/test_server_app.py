@@ -13,6 +13,8 @@ from llamba.cli.server.errors import ApiError, translate
 from llamba.cli.server.settings import ServerSettings
 from llamba.errors import (
     ContextLengthError,
+    DeviceError,
+    DeviceLostError,
     InvalidParameterError,
     LlambaError,
     ModelNotFoundError,
@@ -140,6 +142,8 @@ def test_s1_no_file_or_url_is_reached(tiny_live: Any, url: str) -> None:
         (ModelNotFoundError("x"), 404),
         (OverloadedError("x"), 503),
         (ResourceError("x"), 503),
+        (DeviceError("x"), 503),
+        (DeviceLostError("x"), 500),
         (LlambaError("x"), 500),
         (ApiError(418, "x"), 418),
         (ValueError("secret"), 500),

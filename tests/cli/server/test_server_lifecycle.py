@@ -17,6 +17,7 @@ import httpx
 import pytest
 
 from llamba.cli.server.lifecycle import ServerLifecycle
+from llamba.errors import DeviceLostError
 
 STORY = [{"role": "user", "content": "Tell me a very long story about a king and his horse."}]
 ENDLESS = {"max_tokens": 3000, "ignore_eos": True}
@@ -327,11 +328,13 @@ def test_health_says_what_the_server_does(
     from llamba.cli.server import models as models_module
 
     opened = threading.Event()
+    llms: list[Any] = []
     open_llm = models_module._open
 
     def slowly(source: str, **engine: Any) -> Any:
         opened.wait(30)
-        return open_llm(source, **engine)
+        llms.append(open_llm(source, **engine))
+        return llms[0]
 
     monkeypatch.setattr(models_module, "_open", slowly)
     path = str(tiny_gguf(weights="Q4_K"))
@@ -354,4 +357,15 @@ def test_health_says_what_the_server_does(
     assert server.get("/health").json() == {"status": "ok"}
     with server.client() as client:
         assert client.head("/health").status_code == 200
+
+    def lost(batch: Any) -> Any:
+        raise DeviceLostError("an illegal address")
+
+    monkeypatch.setattr(llms[0].program, "run", lost)
+    for _ in range(2):
+        reply = server.post("/v1/completions", json=body)
+        assert reply.status_code == 500
+        assert reply.json()["error"]["code"] == "device_lost"
+    reply = server.get("/health")
+    assert (reply.status_code, reply.json()) == (503, {"status": "failed"})
     assert server.get("/version").json()["version"]
