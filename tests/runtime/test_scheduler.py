@@ -6,8 +6,9 @@ from collections.abc import Iterable
 import pytest
 
 from llamba.runtime.batch import Logits
+from llamba.runtime.chunks import Schedule
 from llamba.runtime.pages import PagePool
-from llamba.runtime.scheduler import AGING_STEPS, Schedule, Scheduler
+from llamba.runtime.scheduler import AGING_STEPS, Scheduler
 from llamba.runtime.sequence import Sequence, SequenceState
 
 
