@@ -370,7 +370,7 @@ with LLM(sys.argv[1], max_sequences=1) as llm:
 
 @pytest.mark.kernels
 def test_nothing_of_a_gpu_is_loaded_where_there_is_none(tiny_gguf: Tiny) -> None:
-    if gpus_module.driver_is_there():
+    if HAS_DRIVER(Gpus()):
         pytest.skip("there is a driver")
     run = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(tiny_gguf())],
