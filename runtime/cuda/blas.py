@@ -102,9 +102,11 @@ def open_library(driver_version: int) -> tuple[Any, str]:
     if own := os.environ.get(VARIABLE):
         raise DeviceError(f"{VARIABLE}={own} has no cuBLAS for this driver{failed}")
     names = " or ".join(_file_names("cublas", major)[0] for major in majors)
+    ways = "pip install 'llamba[cuda]'"
+    if max(majors) < 12:  # which that brings
+        ways = f"{ways} with a driver for CUDA 12 (525)"
     raise DeviceError(
-        f"cuBLAS isn't installed ({names}): pip install 'llamba[cuda]', "
-        f"or set {VARIABLE} to its folder{failed}"
+        f"cuBLAS isn't installed ({names}): {ways}, or set {VARIABLE} to its folder{failed}"
     )
 
 

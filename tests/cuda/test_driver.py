@@ -182,6 +182,8 @@ def test_cublas_is_absent_or_broken(places: Path, monkeypatch: pytest.MonkeyPatc
     said = str(caught.value)
     assert said.startswith("cuBLAS isn't installed (libcublas-absent.so.13 or")
     assert "pip install 'llamba[cuda]'" in said and "LLAMBA_CUBLAS" in said
+    with pytest.raises(DeviceError, match="with a driver for CUDA 12"):  # what pip has needs one
+        blas.open_library(11080)
     broken = file(places / "here/libcublas-absent.so.12")
     with pytest.raises(DeviceError, match=f"; {broken} can't be loaded: "):
         blas.open_library(13000)
