@@ -96,7 +96,7 @@ class Watch:
 
 
 def ids(seed: int, count: int) -> Any:
-    """A prompt."""
+    """A prompt: {"prompt_token_ids": ...}."""
     rng = np.random.default_rng(seed)
     return {"prompt_token_ids": rng.integers(3, 280, count).tolist()}
 

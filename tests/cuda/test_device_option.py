@@ -40,7 +40,6 @@ from llamba.runtime.sizing import configure
 
 Tiny = Callable[..., Path]
 MB = 1 << 20
-HAS_DRIVER = Gpus.has_driver  # tests replace it (forced_device.py)
 SIZES = {"dim": 256, "ffn_dim": 512, "num_heads": 8, "num_kv_heads": 2, "head_dim": 32}
 INFO = DeviceInfo(
     index=0,
