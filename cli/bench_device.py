@@ -58,6 +58,4 @@ def device_facts(config: "EngineConfig | None", gpus: "Gpus") -> dict[str, Any]:
         "device": config.device,
         "n_gpu_layers": config.gpu_layers,
         "gpu_forms": "none" if forms is None else str(forms),
-        "n_batch": config.max_tokens,
-        "n_ubatch": config.max_tokens,
     }

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ...models.weights import Weights
 from ...quant.cuda.planes import FLOATS, PLANES, row_bytes
+from ...quant.cuda.tiles import TILES, num_tiles, tile_bytes
 from ..footprint import tensors_of
 
 if TYPE_CHECKING:
@@ -21,8 +22,9 @@ _FEW = 2  # sequences: their steps never have so many tokens that tiles are read
 class Forms:
     """Copies of matrices beside the planes, which are always there.
 
-    tiles: as tensor cores read them, for steps of 3 to about 40 tokens; as many bytes again. half:
-    as float16, for cuBLAS: prompts and larger steps; two bytes a weight.
+    tiles: as tensor cores read them, for steps of 3 to about 40 tokens; as many bytes again, or
+    more (quant/cuda/tiles.py). half: as float16, for cuBLAS: prompts and larger steps; two bytes a
+    weight.
     """
 
     tiles: bool = False
@@ -66,10 +68,14 @@ def forms_bytes(
         table = info.name.startswith(_TABLES) and info.name != output
         if table or len(info.shape) != 2 or info.type_name.lower() not in PLANES:
             continue
-        # Tiles are of 16 whole rows.
-        tiles = _planes(info, False) * (info.shape[0] + 15) // info.shape[0]
-        total += tiles * forms.tiles + 2 * prod(info.shape) * forms.half
+        total += _tiles(info) * forms.tiles + 2 * prod(info.shape) * forms.half
     return total
+
+
+def _tiles(info: "TensorInfo") -> int:
+    """Of whole tiles: those of formats that become bytes take twice or three times the planes."""
+    name, (rows, columns) = info.type_name.lower(), info.shape
+    return num_tiles(rows) * tile_bytes(name, columns) if name in TILES else 0
 
 
 def choose_forms(

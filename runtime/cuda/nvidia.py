@@ -221,8 +221,11 @@ class NvidiaDevice:
         if self.programmatic and self._captures_early_starts:
             try:
                 return self._captured(work, True)
-            except DeviceError:  # of drivers before CUDA 12.3, which can't; or another one
-                graph = self._captured(work, False)
+            except DeviceError as error:  # of drivers before CUDA 12.3, which can't; or another one
+                try:
+                    graph = self._captured(work, False)
+                except DeviceError:
+                    raise error from None
             self._captures_early_starts = False
             return graph
         return self._captured(work, False)

@@ -29,13 +29,16 @@ from llamba.runtime import gpus as gpus_module
 from llamba.runtime.config import GPU_MAX_SEQUENCES, GPU_STEP_TOKENS, EngineConfig
 from llamba.runtime.cuda import sizing as gpu_sizing
 from llamba.runtime.cuda.ahead import Listing
+from llamba.runtime.cuda.arena import DeviceArena
 from llamba.runtime.cuda.build import build_program
 from llamba.runtime.cuda.driver import DeviceInfo
 from llamba.runtime.cuda.forms import Forms, choose_forms, forms_bytes, planes_bytes
 from llamba.runtime.cuda.need import BESIDE, arena_bytes
 from llamba.runtime.cuda.sizing import describe_gpu
+from llamba.runtime.cuda.weights import DeviceWeights
 from llamba.runtime.gpus import Gpus, gpu_number
 from llamba.runtime.placing import read_gpu_layers
+from llamba.runtime.program import Op
 from llamba.runtime.sizing import configure
 
 Tiny = Callable[..., Path]
@@ -441,6 +444,25 @@ def test_bench_on_a_gpu(tiny_gguf: Tiny, emulator: Any, monkeypatch: pytest.Monk
         assert (row["backends"], row["gpu_info"]) == ("CUDA", "NVIDIA Test")
         assert row["gpu_forms"] == "tiles and float16" and row["avg_ts"] > 0
     assert [(row["n_prompt"], row["n_gen"]) for row in rows] == [(8, 0), (0, 1)]
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "IQ4_XS", "Q2_K", "Q3_K"])
+def test_copies_are_counted_as_they_are_made(tiny_gguf: Tiny, kind: str) -> None:
+    """Also where tiles are of another format than the file, or there are none."""
+    weights = Weights.open(GGUFFile.open(tiny_gguf(weights=kind, num_layers=1, **SIZES)))
+    multiplied = [
+        info
+        for info in weights.gguf.tensors.values()
+        if len(info.shape) == 2 and (info.name.startswith("blk.") or info is weights.output)
+    ]
+    for forms in (Forms(tiles=True), Forms(half=True)):
+        arena = DeviceArena(None)
+        matrices = DeviceWeights(None, arena, forms, exact=False, staging=0)
+        fields = [{"matrix": matrices.matrix(info)} for info in multiplied]
+        before = arena.counted
+        matrices.make_forms(Op("matmul:matmul_rows", None, "num_tokens", f) for f in fields)
+        made = arena.counted - before
+        assert 0 <= made - forms_bytes(weights, forms) < 256 * len(multiplied)
 
 
 def test_what_is_counted_is_what_is_allocated(tiny_gguf: Tiny, emulator: Any) -> None:

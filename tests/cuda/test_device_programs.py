@@ -116,10 +116,10 @@ def in_company(program: DeviceProgram, ids: NDArray[np.int32]) -> NDArray:
 LENGTH = 35
 # One of each kind of attention, positions, norms, activations and experts; -m slow has the others.
 USUAL = (
-    "llama-small", "llama-k", "qwen2", "gemma2", "gemma3", "gemma4", "phi3", "granite", "olmo2",
-    "starcoder2", "stablelm-parallel", "qwen3moe", "gpt-oss", "gemma4-moe", "deepseek2-split",
-    "deepseek2", "qwen2vl", "command-r", "gptneox", "falcon", "bloom", "mpt", "nemotron", "minicpm",
-    "chatglm",
+    "llama-small", "llama-k", "gemma2", "gemma3", "gemma4", "phi3", "granite", "olmo2", "starcoder2",
+    "stablelm-parallel", "qwen3moe", "gpt-oss", "gemma4-moe", "deepseek2-split", "deepseek2",
+    "qwen2vl", "command-r", "gptneox", "falcon", "bloom", "mpt", "nemotron", "chatglm", "bert",
+    "modern-bert", "gemma-embedding", "jina-bert-v2",
 )  # fmt: skip
 
 
@@ -139,7 +139,7 @@ def test_decoders_equal_the_reference(cases: Cases, device: Any, name: str) -> N
     assert np.median(errors) < SCATTER * cases.rounding(weights, ids, expected), errors
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma3", "gpt2", "qwen3moe", "deepseek2"])
+@pytest.mark.parametrize("name", usual(["llama", "gemma3", "gpt2", "qwen3moe", "deepseek2"]))
 def test_exact_programs_equal_the_reference(cases: Cases, device: Any, name: str) -> None:
     """float32 weights, inputs, keys and values."""
     ids = catalogue.token_ids(name)[:LENGTH]
@@ -152,7 +152,7 @@ def test_exact_programs_equal_the_reference(cases: Cases, device: Any, name: str
     assert errors.max() <= EXACT, errors.max(axis=1)
 
 
-@pytest.mark.parametrize("name", ENCODERS)
+@pytest.mark.parametrize("name", usual(ENCODERS))
 def test_encoders_equal_the_reference(cases: Cases, device: Any, name: str) -> None:
     """Two texts in a step, each seen from its beginning to its end."""
     ids = catalogue.token_ids(name)
