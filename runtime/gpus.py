@@ -94,9 +94,9 @@ class Gpus:
                 return gpu
         wanted = wanted or f"device='cuda:{number}'"
         if not found:
-            raise DeviceError(
-                f"{wanted}: {why or 'there is no GPU'}; device='cpu' runs without one"
-            )
+            by_layers = wanted.startswith("gpu_layers")  # which device='cpu' contradicts
+            out = "leave it out to run" if by_layers else "device='cpu' runs"
+            raise DeviceError(f"{wanted}: {why or 'there is no GPU'}; {out} without one")
         names = ", ".join(f"cuda:{gpu.index} ({gpu.name})" for gpu in found)
         more = f"; {why}" if why else ""
         raise DeviceError(

@@ -116,8 +116,9 @@ def in_company(program: DeviceProgram, ids: NDArray[np.int32]) -> NDArray:
 LENGTH = 35
 # One of each kind of attention, positions, norms, activations and experts; -m slow has the others.
 USUAL = (
-    "llama-small", "llama-k", "gemma2", "gemma3", "gemma4", "phi3", "granite", "olmo2", "starcoder2",
-    "stablelm-parallel", "qwen3moe", "gpt-oss", "gemma4-moe", "deepseek2-split", "deepseek2",
+    "llama-small", "llama-k", "gemma2", "gemma3", "gemma4", "phi3", "granite", "olmo2",
+    "starcoder2", "stablelm-parallel", "qwen3moe", "gpt-oss", "gemma4-moe", "deepseek2-split",
+    "deepseek2",
     "qwen2vl", "command-r", "gptneox", "falcon", "bloom", "mpt", "nemotron", "chatglm", "bert",
     "modern-bert", "gemma-embedding", "jina-bert-v2",
 )  # fmt: skip
