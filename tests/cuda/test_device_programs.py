@@ -118,9 +118,8 @@ LENGTH = 35
 USUAL = (
     "llama-small", "llama-k", "gemma2", "gemma3", "gemma4", "phi3", "granite", "olmo2",
     "starcoder2", "stablelm-parallel", "qwen3moe", "gpt-oss", "gemma4-moe", "deepseek2-split",
-    "deepseek2",
-    "qwen2vl", "command-r", "gptneox", "falcon", "bloom", "mpt", "nemotron", "chatglm", "bert",
-    "modern-bert", "gemma-embedding", "jina-bert-v2",
+    "deepseek2", "qwen2vl", "command-r", "gptneox", "falcon", "bloom", "mpt", "nemotron", "chatglm",
+    "bert", "modern-bert", "gemma-embedding", "jina-bert-v2",
 )  # fmt: skip
 
 

@@ -113,7 +113,8 @@ def test_every_state_of_a_program(tiny_gguf: Tiny, name: str) -> None:
                 pages = np.arange(free, free - (-count // PAGE_SIZE), dtype=np.int32)
                 free += len(pages)
                 segments.append(Segment(ids, 0, pages, wants))
-            logits = llm.program.run(Batch(tuple(segments))).copy()
+            rows: Any = llm.program.run(Batch(tuple(segments)))
+            logits = rows.copy()
             for i, segment in enumerate(segments):
                 if segment.logits is Logits.HIDDEN:
                     expected = states_of(llm.weights, segment.token_ids.tolist())
