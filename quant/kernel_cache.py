@@ -33,6 +33,7 @@ ABOUT = "about.json"
 _FACTS = ("cpu", "isa", "arch", "target", "llamba", "numba", "llvmlite", "python")  # it holds
 _KEY_LEN = 24
 PATH_VARIABLE = "LLAMBA_KERNEL_PATH"
+_not_written: set[Path] = set()  # folders that `writable` has warned of
 
 
 def symbol(kernel: str) -> str:
@@ -166,12 +167,14 @@ def writable(folder: Path, about: dict[str, str]) -> Path:
     try:
         return prepared(folder, about)
     except OSError as error:
-        warnings.warn(
-            f"kernels can't be cached in {folder} ({error.strerror}); they are compiled again at "
-            "each start. Set LLAMBA_CACHE to a writable folder, or let an administrator run "
-            "`llamba kernels build -o FOLDER`.",
-            stacklevel=4,
-        )
+        if folder not in _not_written:  # a GPU's kernels come in several turns
+            _not_written.add(folder)
+            warnings.warn(
+                f"kernels can't be cached in {folder} ({error.strerror}); they are compiled again "
+                "at each start. Set LLAMBA_CACHE to a writable folder, or let an administrator run "
+                "`llamba kernels build -o FOLDER`.",
+                stacklevel=4,
+            )
         return _temporary_folder()
 
 

@@ -110,6 +110,8 @@ class Library:
                 with self._lock:
                     self.names.append(name)
                     if code := self.fail.get(name):
+                        if name == "cuStreamEndCapture":  # it ends in any case
+                            self._capturing = None
                         return code
                     try:
                         return plain(self, *arguments) or 0
