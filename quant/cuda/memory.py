@@ -65,14 +65,12 @@ load_shared_i32, load_shared_i32x2, load_shared_i32x4 = (
 load_shared_f32, load_shared_f32x2, load_shared_f32x4 = (
     _load(k, SHARED) for k in ("f32", "f32x2", "f32x4")
 )
-load_shared_f16 = _load("f16", SHARED)
 store_shared_i32, store_shared_i32x2, store_shared_i32x4 = (
     _store(k, SHARED) for k in ("i32", "i32x2", "i32x4")
 )
 store_shared_f32, store_shared_f32x2, store_shared_f32x4 = (
     _store(k, SHARED) for k in ("f32", "f32x2", "f32x4")
 )
-store_shared_f16 = _store("f16", SHARED)
 
 _shared_names = iter(range(1 << 30))
 

@@ -76,6 +76,7 @@ def test_wrong_guesses_change_nothing(llm: LLM) -> None:
 
 def test_in_the_company_of_what_can_not_be_guessed(llm: LLM) -> None:
     """Penalties, constraints and the like, made on the device, beside the others."""
+    pytest.importorskip("llguidance", reason="llguidance is not installed")
     kinds = [*OTHERS, *GUESSED[1:3]]
     asked, prompts = params(kinds, 2), [ids(n, 5 + n) for n in range(len(kinds))]
     together = llm.generate(prompts, asked)

@@ -115,3 +115,14 @@ def test_norm_add(device: Any, columns: int, kind: int, with_bias: bool) -> None
         found[:, :columns], x[:, :columns] + added, rtol=1e-5, atol=np.abs(added).max() * 2e-6
     )
     np.testing.assert_array_equal(found[:, columns:], x[:, columns:])
+
+
+def test_float16_stays_finite(device: Any) -> None:
+    """What float16 can't hold becomes its largest number; NaN and what fits are left alone."""
+    x = np.tile(np.array([[1e5, -3e6, 65504, np.nan, 1.5, -0.25, 7e4, -65504]], np.float32), 4)
+    ones, half = put(device, np.ones(32, np.float32)), device.allocate(64)
+    fields = {"x": put(device, x), "x_stride": 128, "weight": ones, "columns": 32}
+    fields |= {"kind": NORM_NONE, "act_columns": 32, "act_half": half}
+    run(device, norm_rows(Fields(fields), shape_of(1, Mode.HALF)))
+    expected = np.clip(x[0], -65504, 65504).astype(np.float16)
+    np.testing.assert_array_equal(device.read(half, 64).view(np.float16), expected)

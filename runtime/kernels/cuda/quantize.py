@@ -31,7 +31,18 @@ from ....quant.cuda.simt import (
 )
 
 _STEP = np.float32(1 / 127)
+_LARGEST = np.float32(65504)
 _SMALLEST = np.float32(1e-30)  # 127 over less may be infinite; the bytes are 0 then
+
+
+@inline
+def _within(v):
+    """The nearest number that float16 has: beyond it would be infinite. NaN stays what it is."""
+    if v > _LARGEST:
+        v = _LARGEST
+    if v < -_LARGEST:
+        v = -_LARGEST
+    return v
 
 
 @inline
@@ -45,8 +56,9 @@ def put_activations(v, token, column, columns, q, scales, half, plain, width):
     if plain != 0 and inside:
         store_f32x4(plain + (token * columns + column) * 4, v)
     if half != 0 and inside:
-        words = make_i32x2(pack_half2(v[0], v[1]), pack_half2(v[2], v[3]))
-        store_i32x2(half + (token * columns + column) * 2, words)
+        low = pack_half2(_within(v[0]), _within(v[1]))
+        high = pack_half2(_within(v[2]), _within(v[3]))
+        store_i32x2(half + (token * columns + column) * 2, make_i32x2(low, high))
     if q != 0:
         largest = maximum(
             maximum(absolute(v[0]), absolute(v[1])), maximum(absolute(v[2]), absolute(v[3]))
