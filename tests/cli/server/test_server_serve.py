@@ -147,6 +147,8 @@ def test_every_spelling_is_a_variable(
         "integer": "3",
         "SIZE": "6G",
         "TIME": "5m",
+        "DEVICE": "cpu",
+        "N|auto|all": "2",
         "boolean": "1",
         "choice": "q8_0" if option == "cache_type" else "float32",
         "path": __file__,
