@@ -20,7 +20,6 @@ from llamba.runtime.cuda import ptx_cache
 from llamba.runtime.cuda.kernel_modules import entry_of
 
 KERNELS = ["norm:norm", "regroup:regroup_bytes"]
-PACKAGE = Path(__file__).resolve().parents[2]
 
 
 # ---- the key -----------------------------------------------------------------------------------
@@ -65,7 +64,7 @@ def imported(file: Path) -> Iterator[Path]:
 def test_what_kernels_import_is_part_of_the_key() -> None:
     files = {file.resolve() for file in kernel_cache.gpu_sources()}
     missing = {
-        target.relative_to(PACKAGE).as_posix()
+        target.relative_to(kernel_cache._PACKAGE).as_posix()
         for file in files
         if file.parent.name in ("cuda", "launches") or file.name == "vector.py"
         for target in imported(file)
