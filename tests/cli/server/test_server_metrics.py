@@ -18,6 +18,7 @@ from llamba.errors import ResourceError
 pytestmark = pytest.mark.kernels
 LONG = "word " * 1500  # takes a while to be read
 ENDLESS = {"max_tokens": 1500, "ignore_eos": True}
+STORY = "Tell me a very long story"  # sampled without a seed: its answer must not end at once
 
 
 def value(server: Any, name: str, **labels: str) -> float:
@@ -112,8 +113,8 @@ def test_p61_gone_in_the_middle_of_a_stream(live: Any, path: str, body: dict[str
     [
         ("/v1/completions", {"prompt": "Once upon a time", **ENDLESS}),
         ("/v1/messages", {"model": "smollm2", "max_tokens": 1500, "messages": "HI"}),
-        ("/api/generate", {"model": "smollm2", "prompt": "Once", "options": {"num_predict": 1500}}),
-        ("/v1/responses", {"input": "Tell me a very long story"}),
+        ("/api/generate", {"model": "smollm2", "prompt": STORY, "options": {"num_predict": 1500}}),
+        ("/v1/responses", {"input": STORY}),
     ],
 )
 def test_p61_gone_before_a_whole_answer(live: Any, path: str, body: dict[str, Any]) -> None:
