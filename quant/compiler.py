@@ -20,7 +20,6 @@ def compile_kernel(kernel: str) -> bytes:
     Numba's own entry (status code, pointers for the result and the exception) is wrapped, all else
     made internal and dropped, so that the object needs neither Numba nor Python.
     """
-    import llvmlite.binding as llvm
     from numba import types
 
     wanted = target()
@@ -45,16 +44,7 @@ define i64 @{symbol(kernel)}({arguments}) {{
 }}
 declare i32 {inner}(ptr, ptr{declared})
 """
-    module = _parse(compiled.library.get_llvm_str(), machine)
-    module.link_in(_parse(wrapper, machine))
-    for value in [*module.functions, *module.global_variables]:
-        if not value.is_declaration and value.name != symbol(kernel):
-            value.linkage = llvm.Linkage.internal
-    options = llvm.create_pipeline_tuning_options(speed_level=3)
-    options.loop_vectorization = False
-    options.slp_vectorization = False
-    builder = llvm.create_pass_builder(machine, options)
-    builder.getModulePassManager().run(module, builder)
+    module = whole_module(compiled.library.get_llvm_str(), wrapper, symbol(kernel), machine)
     if folder := os.environ.get("LLAMBA_ASM"):  # for reading what a kernel became
         Path(folder, f"{symbol(kernel)}.s").write_text(machine.emit_assembly(module))
     called = {f.name for f in module.functions if f.is_declaration}
@@ -99,7 +89,7 @@ def _near(wanted: Target) -> bool:
     return sys.platform == "linux" or not wanted.is_host
 
 
-def _leave_code_to_us() -> None:
+def leave_code_to_us() -> None:
     """Numba only writes LLVM's language; what follows is done once, above, and for the target.
 
     Numba itself would optimize it, and make the host's machine code of it that nobody runs: more
@@ -119,6 +109,23 @@ def _leave_code_to_us() -> None:
     contexts.get_executable = no_executable
 
 
+def whole_module(text: str, wrapper: str, exported: str, machine: Any) -> Any:
+    """What Numba wrote and our entry to it as one optimized LLVM module that exports the entry."""
+    import llvmlite.binding as llvm
+
+    module = _parse(text, machine)
+    module.link_in(_parse(wrapper, machine))
+    for value in [*module.functions, *module.global_variables]:
+        if not value.is_declaration and value.name != exported:
+            value.linkage = llvm.Linkage.internal
+    options = llvm.create_pipeline_tuning_options(speed_level=3)
+    options.loop_vectorization = False
+    options.slp_vectorization = False
+    builder = llvm.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(module, builder)
+    return module
+
+
 def _parse(text: str, machine: Any) -> Any:
     """A module, laid out as the target machine wants it."""
     import llvmlite.binding as llvm
@@ -135,7 +142,7 @@ def main() -> None:
     import warnings
 
     warnings.simplefilter("ignore")
-    _leave_code_to_us()
+    leave_code_to_us()
     folder = Path(sys.argv[1])
     for line in sys.stdin:
         kernel = line.strip()

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ..compiler import leave_code_to_us, whole_module
 from ..kernel_cache import symbol, write_object
 from .simt import Kernel
 
@@ -31,7 +32,6 @@ def parameters(kernel: Kernel) -> list[str]:
 
 def compile_ptx(name: str, architecture: int) -> str:
     """The PTX of a kernel for GPUs of this compute capability (80, 90) and newer ones."""
-    import llvmlite.binding as llvm
     from numba import types
 
     found = find_kernel(name)
@@ -60,16 +60,7 @@ declare i32 {inner}(ptr, ptr{declared})
     text = compiled.library.get_llvm_str()
     if architecture < 90:
         text = re.sub(r'asm sideeffect "griddepcontrol[^"]*"', 'asm sideeffect ""', text)
-    module = _parse(text, machine)
-    module.link_in(_parse(wrapper, machine))
-    for value in [*module.functions, *module.global_variables]:
-        if not value.is_declaration and value.name != symbol(name):
-            value.linkage = llvm.Linkage.internal
-    options = llvm.create_pipeline_tuning_options(speed_level=3)
-    options.loop_vectorization = False
-    options.slp_vectorization = False
-    builder = llvm.create_pass_builder(machine, options)
-    builder.getModulePassManager().run(module, builder)
+    module = whole_module(text, wrapper, symbol(name), machine)
     called = {f.name for f in module.functions if f.is_declaration}
     if foreign := {n for n in called if not n.startswith("llvm.")}:
         raise RuntimeError(f"{name} calls {', '.join(sorted(foreign))}")
@@ -105,25 +96,12 @@ def _set_options() -> None:
         _options_set = True
 
 
-def _parse(text: str, machine: Any) -> Any:
-    """A module, laid out as the target machine wants it."""
-    import llvmlite.binding as llvm
-
-    module = llvm.parse_assembly(
-        re.sub(r'^target (?:datalayout|triple) = ".*"$', "", text, flags=re.M)
-    )
-    module.triple, module.data_layout = machine.triple, str(machine.target_data)
-    return module
-
-
 def main() -> None:
     """Read kernel names from stdin, one a line; answer `ok` when a kernel's PTX is there."""
     import warnings
 
-    from ..compiler import _leave_code_to_us
-
     warnings.simplefilter("ignore")
-    _leave_code_to_us()
+    leave_code_to_us()
     folder, architecture = Path(sys.argv[1]), int(sys.argv[2])
     for line in sys.stdin:
         kernel = line.strip()
