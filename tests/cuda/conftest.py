@@ -15,6 +15,7 @@ MODULES = (
     "emulated_memory",
     "emulated_words",
     "emulated_access",
+    "emulated_numbers",
     "emulated_operators",
     "emulated_flow",
     "emulated_expressions",

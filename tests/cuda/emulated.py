@@ -7,6 +7,7 @@ import traceback
 from typing import Any
 
 import emulated_access
+import emulated_numbers
 import numpy as np
 from emulated_expressions import Emulated
 from emulated_memory import SHARED_BASE, Fault, Memory, Piece
@@ -17,7 +18,7 @@ from llamba.quant.cuda.simt import Kernel
 
 _LANES = 16384  # threads of a piece: what NumPy does at once
 _SHARED_BYTES = 48 * 1024
-assert emulated_access  # its twins are known
+assert emulated_access and emulated_numbers  # their twins are known
 
 # ---- running -------------------------------------------------------------------------------------
 _running = threading.Lock()
