@@ -75,6 +75,7 @@ MIXED = [
     ),
     f"{PROGRAM}::test_chunks_and_single_tokens",
 ]
+WHOLE = ("x86-64-v2", "avx2")  # targets on which whole programs are run
 # In two processes at once.
 ALL_TESTS = [FORMATS, "quant/test_cpu_edges.py"], [ACTIVATIONS, ATTENTION, *MIXED]
 # Formats whose code is that of these in another place, and groups of heads that only take other
@@ -147,13 +148,14 @@ def needs(name: str) -> None:
         pytest.skip(f"{name} is this machine's own target")
 
 
-@pytest.mark.parametrize("name", ["x86-64", "x86-64-v2", "avx512bw", "avxvnni"])
+@pytest.mark.parametrize("name", ["x86-64", "x86-64-v2", "avx2", "avx512bw", "avxvnni"])
 def test_some_tests(python: Python, name: str) -> None:
     needs(name)
     jit.build(full_names(FEW_KERNELS), wanted=named(name))
-    run_tests(python, name, [*FEW_TESTS, *(MIXED if name == "x86-64-v2" else [])], 100)
+    run_tests(python, name, [*FEW_TESTS, *(MIXED if name in WHOLE else [])], 100)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)  # some hundred kernels are compiled
 def test_most_tests_on_avx2(python: Python) -> None:
     needs("avx2")
