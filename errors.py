@@ -13,6 +13,7 @@ LlambaError
 │   ├── ConstraintError        a schema or grammar that can't be enforced on the answer
 │   └── ChatTemplateError      the template is invalid or refused these messages
 ├── PrefixFileError          a saved prefix cache is unusable, or could not be written
+├── OutputError              a file could not be written: it exists, no room, no right to
 └── ResourceError            the machine does not have what is needed (memory, threads, device)
     ├── OverloadedError        too many requests wait already, or the server is about to stop
     ├── KernelError            a kernel could not be compiled or loaded for this CPU
@@ -91,6 +92,12 @@ class PrefixFileError(LlambaError):
     """A file with a saved prefix cache can't be used (damaged, of another model) or written."""
 
     exit_code = 8
+
+
+class OutputError(LlambaError):
+    """A file could not be written; nothing was left under its name, or what was there is intact."""
+
+    exit_code = 9
 
 
 class ResourceError(LlambaError):

@@ -187,7 +187,8 @@ def _folders() -> list[dict[str, Any]]:
 
     used = ptx_cache.keys()
     with contextlib.suppress(KernelError):  # a CPU below the floor, or a wrong LLAMBA_TARGET
-        used.add(kernel_cache.cache_key(target()))
+        for family in (kernel_cache.MODEL, kernel_cache.QUANTIZERS):
+            used.add(kernel_cache.cache_key(target(), family))
     own, rows = kernel_cache.cache_root(), []
     for root in (own, *kernel_cache.system_roots()):
         try:

@@ -42,8 +42,10 @@ class GGUFFile:
         self._metadata: Metadata = shards[0].metadata
         self.tensors: dict[str, TensorInfo] = {}
         self._buffers: list[mmap.mmap] = [shard.buffer for shard in shards]
+        self._starts = [np.frombuffer(b, np.uint8, 1).ctypes.data for b in self._buffers]
         self._private: list[mmap.mmap] = []  # by shard, once they are read
         self._header_lens = [shard.pos for shard in shards]
+        self._pair_spans = shards[0].pair_spans
         for shard in shards:
             for name, tensor in shard.tensors.items():
                 if name in self.tensors:
@@ -90,6 +92,19 @@ class GGUFFile:
         """The number of items of an array without decoding it; None for a single value."""
         value = self._metadata.values_by_key[key]
         return value.num_items if isinstance(value, Span) and value.is_array else None
+
+    def raw_pairs(self) -> dict[str, bytes]:
+        """The keys of the (first) file with the bytes of key, type and value as they lie there."""
+        buffer = self._buffers[0]
+        return {key: buffer[start:end] for key, (start, end) in self._pair_spans.items()}
+
+    def place_of(self, tensor: TensorInfo) -> tuple[int, int]:
+        """Where the bytes of a tensor of this file lie: number in `paths`, offset in that file."""
+        at = tensor.data.ctypes.data
+        for shard, start in enumerate(self._starts):
+            if start <= at < start + len(self._buffers[shard]):
+                return shard, at - start
+        raise ValueError(f"{tensor.name} is not a tensor of {self.path}, or in memory")
 
     def headers(self) -> list[bytes]:
         """The bytes before the tensors' data, of every shard: metadata and table of tensors."""
@@ -153,7 +168,8 @@ def _check_present(path: Path, paths: list[Path]) -> None:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise ModelNotFoundError(
             f"{path}: the model is split into {len(paths)} files, but {missing[0].name}{more} "
-            f"is missing from {path.parent}; pull the model again"
+            f"is missing from {path.parent}; copy it there, or make the shards again (llamba pull, "
+            "or llamba split of the whole file)"
         )
 
 
@@ -167,7 +183,7 @@ def _check_split(shard: Shard, no: int, paths: list[Path]) -> None:
         raise InvalidModelFileError(
             f"{shard.path}: this is shard {own_no + 1} of {count} under another name, or shards "
             "joined with `cat`; keep the shards' own names (-00001-of-0000N.gguf) and pass the "
-            "first one, or merge them with `llama-gguf-split --merge`"
+            "first one, or merge them with `llamba merge`"
         )
     if len(paths) > 1 and (count != len(paths) or own_no != no):
         raise InvalidModelFileError(
@@ -185,5 +201,6 @@ def _check_total(shards: list[Shard]) -> None:
     if declared != present:
         raise InvalidModelFileError(
             f"{shards[0].path}: split.tensors.count is {declared}, "
-            f"but the {len(shards)} shards hold {present} tensors; pull the model again"
+            f"but the {len(shards)} shards hold {present} tensors: they are not of one set; "
+            "get all of them again"
         )

@@ -29,6 +29,7 @@ from .gguf_types import (
     Span,
     TensorInfo,
 )
+from .unconverted import how_to_convert
 
 # Far above any model (gemma: 0.8 million strings), so low that a hostile file is refused at once.
 _MAX_KEYS, _MAX_TENSORS, _MAX_STRINGS, _MAX_NAME_LEN = 1 << 16, 1 << 17, 1 << 21, 1 << 16
@@ -47,6 +48,7 @@ class Shard:
         self.size = len(self.buffer)
         self.pos = 0
         self.num_strings = 0
+        self.pair_spans: dict[str, tuple[int, int]] = {}  # where a key and its value lie
         try:
             num_tensors, num_keys = self._counts()
             self.metadata = Metadata(self.buffer, self._values(num_keys))
@@ -123,10 +125,12 @@ class Shard:
     def _values(self, num_keys: int) -> dict[str, Any]:
         values: dict[str, Any] = {}
         for i in range(num_keys):
+            start = self.pos
             key = self._name(f"the name of metadata key {i}")
             if key in values:
                 raise self._fail(f"metadata key {key!r} is there twice")
             values[key] = self._value(key, self._u32(f"the type of {key!r}"))
+            self.pair_spans[key] = start, self.pos
         return values
 
     def _value(self, key: str, kind: int) -> Any:
@@ -250,7 +254,9 @@ def map_file(path: Path) -> mmap.mmap:
         # Without the look at the kind, opening a pipe would wait for its writer for ever.
         if not stat.S_ISREG(mode := os.stat(path).st_mode):
             kind = "a directory" if stat.S_ISDIR(mode) else "not an ordinary file"
-            raise InvalidModelFileError(f"{path}: this is {kind}, expected a GGUF file")
+            raise InvalidModelFileError(
+                f"{path}: this is {kind}, expected a GGUF file{how_to_convert(path)}"
+            )
         with open(path, "rb") as file:
             if os.fstat(file.fileno()).st_size == 0:
                 raise InvalidModelFileError(f"{path}: {what_it_is(b'')}")

@@ -32,7 +32,8 @@ def load(kernels: Sequence[str], *, progress: Progress | None = None) -> dict[st
     """Addresses of kernels, compiling those that no cache has.
 
     Args:
-        kernels: names, `module:function` below the package.
+        kernels: names, `module:function` below the package, all of one family
+            (`kernel_cache.family`): quantizers, or what models run on.
         progress: called with (compiled, to compile), only when something must be compiled.
 
     Raises:
@@ -43,13 +44,14 @@ def load(kernels: Sequence[str], *, progress: Progress | None = None) -> dict[st
         needed = [k for k in dict.fromkeys(kernels) if (wanted, k) not in _addresses]
         if needed:
             check_runs_here(wanted)
+            family = _family(needed)
             codes = kernel_cache.find(needed, wanted)
-            folder = kernel_cache.cache_root() / kernel_cache.cache_key(wanted)
+            folder = kernel_cache.cache_root() / kernel_cache.cache_key(wanted, family)
             absent = [k for k, code in codes.items() if code is None]
             if absent:
                 from .kernel_workers import compile_all
 
-                folder = kernel_cache.writable_directory(wanted)
+                folder = kernel_cache.writable_directory(wanted, family)
                 compile_all(absent, folder, wanted, progress)
                 kernel_cache.prune(folder)
                 codes |= {k: kernel_cache.read_object(folder, k) for k in absent}
@@ -79,9 +81,9 @@ def build(
         KernelError: the folder can't be written, or the compiler failed.
     """
     root = kernel_cache.cache_root() if root is None else root
-    key, about = kernel_cache.cache_key(wanted), kernel_cache.about_target(wanted)
-    folder = kernel_cache.checked_writable(root, key, about)
     names = list(dict.fromkeys(kernels))
+    key = kernel_cache.cache_key(wanted, _family(names))
+    folder = kernel_cache.checked_writable(root, key, kernel_cache.about_target(wanted))
     absent = [k for k in names if kernel_cache.read_object(folder, k) is None]
     if absent:
         from .kernel_workers import compile_all
@@ -90,6 +92,13 @@ def build(
         for kernel in absent:
             _found(kernel, kernel_cache.read_object(folder, kernel), folder)
     return folder, len(absent)
+
+
+def _family(kernels: Sequence[str]) -> str:
+    families = {kernel_cache.family(kernel) for kernel in kernels} or {kernel_cache.MODEL}
+    if len(families) > 1:
+        raise ValueError(f"kernels of one family at a time, not of {', '.join(sorted(families))}")
+    return families.pop()
 
 
 def _found(kernel: str, code: bytes | None, folder: Path) -> bytes:

@@ -33,6 +33,7 @@ ABOUT = "about.json"
 _FACTS = ("cpu", "isa", "arch", "target", "llamba", "numba", "llvmlite", "python")  # it holds
 _KEY_LEN = 24
 PATH_VARIABLE = "LLAMBA_KERNEL_PATH"
+MODEL, QUANTIZERS = "model", "quantizers"  # families of kernels, each with a key of its own
 _not_written: set[Path] = set()  # folders that `writable` has warned of
 
 
@@ -42,12 +43,23 @@ def symbol(kernel: str) -> str:
 
 
 # ---- the key -----------------------------------------------------------------------------------
+def family(kernel: str) -> str:
+    """Which sources a kernel is made of: "quantizers" or "model". Each family has folders of its
+    own, so that an edit in a quantizer doesn't recompile what models run on.
+    """
+    return QUANTIZERS if kernel.startswith("quant.quantizers.") else MODEL
+
+
 @lru_cache
-def cache_key(wanted: Target) -> str:
-    """Hash of all kernel sources, the compilers' versions and the target."""
-    quant, kernels = _PACKAGE / "quant", _PACKAGE / "runtime" / "kernels"
+def cache_key(wanted: Target, kernels: str = MODEL) -> str:
+    """Hash of the kernel sources of a family, the compilers' versions and the target."""
+    quant, own = _PACKAGE / "quant", _PACKAGE / "runtime" / "kernels"
     files = [quant / name for name in ("kernel_workers.py", "compiler.py", "target.py", *_TABLES)]
-    files += [*sources(quant / "cpu"), kernels / "records.py", *sources(kernels / "cpu")]
+    files += sources(quant / "cpu")
+    if kernels == QUANTIZERS:
+        files += sources(quant / "quantizers")
+    else:
+        files += [own / "records.py", *sources(own / "cpu")]
     digest = hashed(files)
     digest.update(f"{version('numba')} {version('llvmlite')} {sys.version_info[:2]}".encode())
     digest.update(f"{wanted.arch} {wanted.cpu} {wanted.features} {wanted.isa}".encode())
@@ -157,9 +169,9 @@ def _temporary_folder() -> Path:
     return Path(folder)
 
 
-def writable_directory(wanted: Target) -> Path:
-    """The cache directory, or a temporary one (with a warning) where it can't be written."""
-    return writable(cache_root() / cache_key(wanted), about_target(wanted))
+def writable_directory(wanted: Target, kernels: str = MODEL) -> Path:
+    """A family's directory, or a temporary one (with a warning) where it can't be written."""
+    return writable(cache_root() / cache_key(wanted, kernels), about_target(wanted))
 
 
 def writable(folder: Path, about: dict[str, str]) -> Path:
@@ -228,13 +240,13 @@ def system_roots() -> list[Path]:
     return [Path(root) for root in dict.fromkeys(roots)]
 
 
-def system_directories(wanted: Target) -> list[Path]:
+def system_directories(wanted: Target, kernels: str = MODEL) -> list[Path]:
     """The directories for this target, these sources and versions that may be loaded from.
 
     Warns of one that anybody could have written to, and of a root in the variable that is none.
     They are named without links: nobody can lead those elsewhere after they were looked at.
     """
-    return trusted_directories(cache_key(wanted))
+    return trusted_directories(cache_key(wanted, kernels))
 
 
 def trusted_directories(key: str) -> list[Path]:
@@ -330,10 +342,11 @@ def read_object(
 
 
 def find(kernels: Sequence[str], wanted: Target) -> dict[str, bytes | None]:
-    """The object code of kernels: of the system, else of the user's cache, else None."""
+    """The object code of one family's kernels: the system's, the user's, or None."""
     codes: dict[str, bytes | None] = dict.fromkeys(kernels)
-    own = cache_root() / cache_key(wanted)
-    for folder in (*system_directories(wanted), own):
+    of = family(kernels[0]) if kernels else MODEL
+    own = cache_root() / cache_key(wanted, of)
+    for folder in (*system_directories(wanted, of), own):
         for kernel in [k for k, code in codes.items() if code is None]:
             codes[kernel] = read_object(folder, kernel, shared=folder != own)
     return codes
