@@ -27,6 +27,7 @@ PUBLIC_LAYERS = {
 NUMBA_HOMES = (
     "quant/cpu/",
     "quant/cuda/",
+    "quant/quantizers/",
     "runtime/kernels/cpu/",
     "runtime/kernels/cuda/",
     "quant/jit.py",
