@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ..runtime.config import EngineConfig
 
 
@@ -45,6 +47,11 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c == "\ufffd" else repr(c)[1:-1] for c in text)
+
+
+def file_row(path: "Path", num_bytes: int, sha256: str | None) -> dict[str, Any]:
+    """A written file in `files` of --json; of one that a dry run would write, sha256 is None."""
+    return {"path": str(path), "num_bytes": num_bytes, "sha256": sha256}
 
 
 def show_warnings(*, details: bool = False) -> None:

@@ -5,6 +5,7 @@ from functools import lru_cache
 
 _ENGINE = {
     "context_length": "--ctx-size",
+    "n_ctx": "--ctx-size",
     "num_threads": "--threads",
     "activations": "--activations",
     "chat_template": "--chat-template",

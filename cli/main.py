@@ -12,23 +12,41 @@ import click
 from .. import __version__
 from ..errors import LlambaError, RequestError, ResourceError
 
-# name -> its line in `llamba --help`. Kept here so that the help needs no command's imports;
-# the module has the command's name and holds a click command called `command`.
-COMMANDS = {
-    "run": "Answer one prompt, streamed to the terminal.",
-    "chat": "Talk with a model.",
-    "serve": "Answer the clients of OpenAI, Anthropic and Ollama, and a chat page.",
-    "pull": "Fetch a model into the cache.",
-    "list": "Show the models in the cache.",
-    "rm": "Delete a model from the cache.",
-    "show": "Show what is in a model file and what it needs.",
-    "embed": "Turn texts into vectors.",
-    "rerank": "Sort documents by how well they fit a query.",
-    "tokenize": "Show the tokens of a text.",
-    "bench": "Measure prefill and decode speed, as llama-bench does.",
-    "kernels": "Compile ahead what models need: for an image, or for all users.",
-    "doctor": "Show what llamba found on this machine, and why it is slow.",
+# The help's groups: name -> its line in `llamba --help`. Kept here so that the help needs no
+# command's imports; the module has the command's name and holds a click command called `command`.
+GROUPS = {
+    "Run": {
+        "run": "Answer one prompt, streamed to the terminal.",
+        "chat": "Talk with a model.",
+        "serve": "Answer the clients of OpenAI, Anthropic and Ollama, and a chat page.",
+        "embed": "Turn texts into vectors.",
+        "rerank": "Sort documents by how well they fit a query.",
+    },
+    "Models": {
+        "pull": "Fetch a model into the cache.",
+        "list": "Show the models in the cache.",
+        "rm": "Delete a model from the cache.",
+        "show": "Show what is in a model file and what it needs.",
+        "tokenize": "Show the tokens of a text.",
+    },
+    "Make and judge models": {
+        "convert": "Make a GGUF file of a model as it is on Hugging Face.",
+        "imatrix": "Collect the importance matrix that good quantization needs.",
+        "quantize": "Make a model's file smaller: other types for its tensors, as llama-quantize "
+        "does.",
+        "split": "Divide a model's file into shards.",
+        "merge": "Join the shards of a model into one file.",
+        "perplexity": "Measure how well a model predicts a text, as llama-perplexity does.",
+        "compare": "Compare quants with a base: perplexity, KL divergence, agreement.",
+        "eval": "Answer multiple-choice questions of a file, and count the right ones.",
+    },
+    "This machine": {
+        "bench": "Measure prefill and decode speed, as llama-bench does.",
+        "doctor": "Show what llamba found on this machine, and why it is slow.",
+        "kernels": "Compile ahead what models need: for an image, or for all users.",
+    },
 }
+COMMANDS = {name: line for group in GROUPS.values() for name, line in group.items()}
 
 EPILOG = """\b
 MODEL is a .gguf file, a folder with one, a name from the catalogue, or hf:OWNER/REPO[:QUANT].
@@ -74,8 +92,10 @@ class LlambaGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """From the table, so that `--help` imports nothing."""
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        width = max(map(len, COMMANDS))  # the lines of all groups begin in one column
+        for title, commands in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), line) for name, line in commands.items()])
 
     def make_context(
         self,

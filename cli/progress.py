@@ -4,13 +4,20 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import click
 
 from .console import note, size
 
-Progress = Callable[[str, int, int], None]  # (event, done, total); total 0 = unknown
+
+class Progress(Protocol):
+    """Is told how far something is."""
+
+    def __call__(self, event: str, done: int, total: int, more: str = "") -> None:
+        """total: 0 = unknown. more: shown behind the numbers."""
+        ...
+
 
 TITLES = {
     "wait": "waiting for another llamba that is fetching {name}",
@@ -18,13 +25,20 @@ TITLES = {
     "verify": "checking {name}",
     "read": "reading {name} into memory",
     "lock": "locking {name} in memory",
+    "convert": "converting to {name}",
     "upload": "bringing {name} to the GPU",
+    "collect": "collecting from {name}",
+    "quantize": "quantizing {name}",
+    "split": "splitting {name}",
+    "merge": "merging {name}",
+    "compare": "comparing {name}",
     "compile": "compiling kernels for this CPU, once",
     "compile_gpu": "compiling kernels for this GPU, once",
     "compile_for": "compiling kernels for {name}",
 }
 KERNELS = ("compile", "compile_gpu", "compile_for")
-COUNTED = (*KERNELS, "upload")  # the others are in bytes
+COUNTED = (*KERNELS, "upload", "collect")  # the others are in bytes
+TIMED = ("collect",)  # whose lines say when they will be done, as bars do
 SHORT_S = 0.5  # work that is done sooner is not worth a line or a bar, nor rich's import
 
 
@@ -39,13 +53,13 @@ def progress(name: str, *, bars: bool = True) -> Iterator[Progress]:
     started: dict[str, float] = {}
     compiled: tuple[int, int] | None = None
 
-    def update(event: str, done: int, total: int) -> None:
+    def update(event: str, done: int, total: int, more: str = "") -> None:
         nonlocal compiled
         if event in KERNELS:
             compiled = done, total
         now = time.monotonic()
         if now - started.setdefault(event, now) >= SHORT_S or event in ("wait", *KERNELS):
-            shown.update(event, done, total)
+            shown.update(event, done, total, more)
 
     try:
         yield update
@@ -63,6 +77,17 @@ def _amount(event: str) -> Callable[[float], str]:
     return str if event in COUNTED else size
 
 
+def duration(seconds: float) -> str:
+    """For people.
+
+    >>> duration(41.2), duration(754), duration(9000)
+    ('0:41', '12:34', '2:30:00')
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
 class _Lines:
     """A line when it starts, one every ten seconds, one when it is done."""
 
@@ -70,10 +95,12 @@ class _Lines:
         self.name = name
         self.next_at: dict[str, float] = {}
         self.finished: set[str] = set()
+        self.started: dict[str, float] = {}
 
-    def update(self, event: str, done: int, total: int) -> None:
+    def update(self, event: str, done: int, total: int, more: str = "") -> None:
         """The store calls often; most calls say nothing."""
         now = time.monotonic()
+        started = self.started.setdefault(event, now)
         last = bool(total) and done >= total
         if event in self.finished or (now < self.next_at.get(event, 0.0) and not last):
             return
@@ -81,7 +108,10 @@ class _Lines:
         text = TITLES.get(event, event).format(name=self.name)
         show = _amount(event)
         if done and total:
-            text += f": {show(done)} of {show(total)}"
+            text += f": {show(done)} of {show(total)}{more}"
+            if event in TIMED and not last:
+                left = (now - started) * (total - done) / done
+                text += f", {duration(left)} left" if left else ""
         elif total:
             text += f" ({show(total)})"
         note(text + (", done" if last else ""))
@@ -100,12 +130,12 @@ class _Bars:
         self.bars: Any = None
         self.tasks: dict[str, Any] = {}
 
-    def update(self, event: str, done: int, total: int) -> None:
+    def update(self, event: str, done: int, total: int, more: str = "") -> None:
         """The first call of an event makes its bar."""
         if self.bars is None:
             self.bars = self._start()
         show = _amount(event)
-        text = f"{show(done)} of {show(total)}" if total else ""
+        text = f"{show(done)} of {show(total)}{more}" if total else ""
         if event not in self.tasks:
             title = TITLES.get(event, event).format(name=self.name)
             self.tasks[event] = self.bars.add_task(title, amount=text)

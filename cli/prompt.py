@@ -47,9 +47,19 @@ def is_model(argument: str) -> bool:
         return True
     if not argument or any(c.isspace() for c in argument):
         return False
-    if os.sep in argument and Path(argument).is_dir():
+    if os.path.isdir(argument) and (os.sep in argument or _holds_a_model(Path(argument))):
         return True
     return argument in CATALOGUE or argument in known_names()
+
+
+def _holds_a_model(folder: Path) -> bool:
+    """Whether a folder, named by one word, is meant as the model, also where it isn't GGUF yet."""
+    with suppress(OSError):
+        return any(
+            path.suffix.lower() == ".gguf" or path.name == "config.json"
+            for path in folder.iterdir()
+        )
+    return False
 
 
 def split(arguments: Sequence[str], model: str | None) -> Question:

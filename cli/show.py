@@ -22,6 +22,8 @@ MAX_CONTEXT_LENGTH = 1 << 24  # EngineConfig's
 
 @click.command("show")
 @click.argument("model", metavar="MODEL")
+@click.argument("other", metavar="[OTHER]", required=False)
+@click.option("--diff", is_flag=True, help="How MODEL and OTHER differ.")
 @click.option("-c", "--ctx-size", "--context-length", type=int, help="Memory for this context.")
 @click.option(
     "--cache-type", type=click.Choice(["f16", "f32", "q8_0"]), default="f16", help="And KV cache."
@@ -31,13 +33,25 @@ MAX_CONTEXT_LENGTH = 1 << 24  # EngineConfig's
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def command(
     model: str,
+    other: str | None,
+    diff: bool,
     ctx_size: int | None,
     cache_type: str,
     tensors: bool,
     template: bool,
     as_json: bool,
 ) -> None:
-    """Show what is in a model file and what it needs; or in a LoRA adapter."""
+    """Show what is in a model file and what it needs; or in a LoRA adapter.
+
+    With --diff: which keys, tensors, types, shapes and data of two files are not the same.
+    """
+    if diff != (other is not None):
+        raise click.UsageError("--diff takes two models, everything else one")
+    if other is not None:
+        from .show_diff import show_diff
+
+        show_diff(model, other, tensors=tensors, as_json=as_json)
+        return
     if ctx_size is not None and not 1 <= ctx_size <= MAX_CONTEXT_LENGTH:
         raise InvalidParameterError(
             f"-c {ctx_size}: must be a whole number from 1 to {MAX_CONTEXT_LENGTH}"

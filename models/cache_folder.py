@@ -7,18 +7,16 @@ import json
 import os
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from ..errors import DownloadError, ModelError
+from .progress import Progress
 
 try:
     import fcntl
 except ImportError:  # Windows: no lock, but unique temporary names and atomic renames
     fcntl = None
-
-# progress(event, done_bytes, total_bytes); events: "wait", "download", "verify"
-Progress = Callable[[str, int, int], None]
 
 CHUNK = 1 << 20
 

@@ -15,6 +15,7 @@ from . import hub
 from .cache_folder import Progress, cache_dir, record_path
 from .catalogue import CATALOGUE
 from .gguf_names import shard_paths
+from .unconverted import how_to_convert
 
 __all__ = ["Progress", "StoredModel", "cache_dir", "list_models", "pull", "remove", "resolve"]
 
@@ -139,7 +140,7 @@ def _only_model(folder: Path) -> Path:
     if len(models) == 1:
         return models[0]
     if not models:
-        raise ModelNotFoundError(f"{folder}: no .gguf file in this folder")
+        raise ModelNotFoundError(f"{folder}: no .gguf file in this folder{how_to_convert(folder)}")
     raise ModelNotFoundError(
         f"{folder}: {len(models)} models in this folder, pass one of them: "
         f"{_some(path.name for path in models)}"

@@ -4,6 +4,7 @@ import importlib
 import importlib.util
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -184,3 +185,23 @@ def tiny_gguf(tiny: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Cal
         return built[key]
 
     return build
+
+
+@pytest.fixture
+def plain_kernels(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """In the place of the compiled kernels, gguf-py; what the quantizers are called with.
+
+    A row of the list: (format, values, importance).
+    """
+    return _load("plain_kernels").install(monkeypatch)
+
+
+@pytest.fixture(scope="session")
+def tiny_f16(
+    shared: Path, models: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """The F16 model that the goldens' quantize.json is about; it takes SmolLM2's tokenizer."""
+    path = tmp_path_factory.mktemp("tiny-f16") / "tiny-f16.gguf"
+    script = [str(shared / "make_tiny_f16.py"), str(models("smollm2")), str(path)]
+    subprocess.run([sys.executable, *script], check=True)
+    return path

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from logging import getLogger
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -109,6 +110,17 @@ def private_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LLAMBA_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("LLAMBA_DEBUG", raising=False)
     monkeypatch.setattr(prompt, "known_names", lambda: list(NAMES))
+
+
+@pytest.fixture(autouse=True)
+def private_log() -> Iterator[None]:
+    """A command sets up its process's log and never takes it back: -v would last for all tests."""
+    names = ("llamba", "llamba.runtime.load", "llamba.runtime.placing")
+    before = [(log, log.level, log.propagate, log.handlers[:]) for log in map(getLogger, names)]
+    yield
+    for log, level, propagate, handlers in before:
+        log.setLevel(level)
+        log.propagate, log.handlers[:] = propagate, handlers
 
 
 @pytest.fixture

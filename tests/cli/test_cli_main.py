@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import subprocess
 import sys
 import time
@@ -10,7 +11,7 @@ import pytest
 
 from llamba import __version__
 from llamba.cli.console import fail
-from llamba.cli.main import COMMANDS, cli
+from llamba.cli.main import COMMANDS, GROUPS, cli
 from llamba.errors import ContextLengthError, LlambaError, ModelNotFoundError, ResourceError
 
 HEAVY = ("numba", "numpy", "rich", "prompt_toolkit", "tokenizers", "jinja2", "llvmlite", "gguf")
@@ -81,7 +82,17 @@ def test_wrong_command_lines_are_one_line(invoke, args) -> None:
 
 
 def test_no_arguments_show_the_help(invoke) -> None:
-    assert "Commands:" in invoke().output
+    assert "Make and judge models:" in invoke().output
+
+
+def test_the_help_has_each_command_in_its_group(invoke) -> None:
+    blocks = dict(part.split(":\n", 1) for part in invoke("--help").stdout.split("\n\n")[3:-1])
+    assert list(blocks) == list(GROUPS)
+    shown = {
+        title: [line.split()[0] for line in re.findall(r"^  \w.*", text, re.MULTILINE)]
+        for title, text in blocks.items()
+    }
+    assert shown == {title: list(group) for title, group in GROUPS.items()}
 
 
 @pytest.mark.parametrize(

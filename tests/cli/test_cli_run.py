@@ -48,6 +48,16 @@ def test_unknown_model_before_a_quoted_prompt_is_an_error() -> None:
         split(["smolm2", "Why is the sky blue?"], None)
 
 
+@pytest.mark.parametrize("content", ["model.gguf", "config.json"])
+def test_a_folder_named_by_one_word_is_the_model(content, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tuned").mkdir()
+    assert split(("tuned", "Hi"), None).text == "tuned Hi"  # a word, with nothing in the folder
+    (tmp_path / "tuned" / content).write_bytes(b"")
+    assert split(("tuned", "Hi"), None).model == "tuned"
+    assert split(("\u4f60" * 5000,), None).model == "smollm2"  # longer than a path can be
+
+
 def test_model_option_leaves_all_arguments_to_the_prompt() -> None:
     question = split(["smollm2", "is", "a", "model"], "x")
     assert (question.model, question.text) == ("x", "smollm2 is a model")

@@ -68,6 +68,12 @@ def test_resolve_folder(tiny_gguf: Build, tmp_path: Path) -> None:
     folder.mkdir()
     with pytest.raises(ModelNotFoundError, match="no .gguf file"):
         store.resolve(folder)
+    (folder / "config.json").write_text("{}")
+    with pytest.raises(ModelNotFoundError, match="a model as it is on .*llamba convert .*OUT.gguf"):
+        store.resolve(folder)
+    (folder / "adapter_config.json").write_text("{}")
+    with pytest.raises(ModelNotFoundError, match="LoRA adapter .*llamba convert .*ADAPTER.gguf"):
+        store.resolve(folder)
     (folder / "mmproj-a.gguf").write_bytes(b"")
     (folder / "a.gguf").write_bytes(b"")
     assert store.resolve(folder) == folder / "a.gguf"
