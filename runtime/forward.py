@@ -74,7 +74,6 @@ def build_program(
     numbers = numbers.for_context(context_length or numbers.context_length)
     weights = replace(weights, hyperparameters=numbers)
     check_sizes(weights)
-    step = np.zeros(len(STEP), np.int64)
     cache = KVCache(numbers, num_pages, cache_type, layers)
     arena, ropes = Arena(), RopeTables()
     logits = np.empty((MAX_LOGITS, numbers.vocab_size), np.float32)
@@ -103,6 +102,37 @@ def build_program(
     whole = layers is None or len(layers) == numbers.num_layers
     if adapted is not None and whole:
         adapted.check_used()
+    return assemble(
+        weights,
+        layouts,
+        arena=arena,
+        cache=cache,
+        ropes=ropes,
+        logits=logits,
+        num_threads=num_threads,
+        layers=layers,
+        states=states,
+        scales=scales,
+        progress=progress,
+    )
+
+
+def assemble(
+    weights: Weights,
+    layouts: Layouts,
+    *,
+    arena: Arena,
+    cache: KVCache,
+    ropes: RopeTables,
+    logits: np.ndarray,
+    num_threads: int,
+    layers: range | None = None,
+    states: np.ndarray | None = None,
+    scales: AdapterScales | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Program:
+    """A program of ops that were lowered into these memories; arguments and errors as above."""
+    step = np.zeros(len(STEP), np.int64)
     addresses = jit.load([*INTERPRETER, *layouts.kernels], progress=progress)
     return Program(
         bodies=layouts.bodies,

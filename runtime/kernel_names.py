@@ -12,7 +12,7 @@ from .config import ACTIVATIONS, DEFAULT_MAX_SEQUENCES, EngineConfig
 from .footprint import layouts_of
 from .forward import INTERPRETER
 
-_OF_ADAPTERS = ("adapter", "slices")  # modules
+_BESIDE = ("adapter", "slices", "collect")  # modules: of adapters, of importance matrices
 _ARGUMENTS = ["op", "step", "thread"]
 # Formats of 3 bits and less, the exact path of quantized weights, and KV pages of float32.
 _RARE = re.compile(
@@ -41,7 +41,7 @@ def of_model(weights: Weights) -> set[str]:
             whole_prompts=not causal,
         )
         names.update(layouts_of(weights, config)[0].kernels)
-    return names | {name for name in every() if _module(name) in _OF_ADAPTERS}
+    return names | {name for name in every() if _module(name) in _BESIDE}
 
 
 def every() -> set[str]:

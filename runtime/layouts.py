@@ -68,7 +68,7 @@ def lower(
     common = (weights, arena, cache, ropes, logits.ctypes.data)
     last = layers is None or layers.stop == numbers.num_layers
     plain = exact or deterministic or max_sequences <= 2 or not causal
-    widths = {max_rows: 0} if plain else _row_layouts(lanes)
+    widths = {max_rows: 0} if plain else row_layouts(lanes)
     found.hidden = arena.allocate(max_rows * numbers.dim * 4)
     in_rows = {
         limit: Lowering(
@@ -107,11 +107,11 @@ def lower(
         for limit, rows in in_rows.items() if causal and last else ():
             found.tails[-limit] = rows.tail(many.hidden, lanes=True)
     widest = max(builder.widest for builder in builders)
-    found.scratch_bytes = _scratch_bytes(numbers, lanes, widest)
+    found.scratch_bytes = scratch_bytes(numbers, lanes, widest)
     return found
 
 
-def _row_layouts(lanes: int) -> dict[int, int]:
+def row_layouts(lanes: int) -> dict[int, int]:
     """Most tokens of a step -> how many its matmuls take side by side (0: one after the other).
 
     Two tokens cost less one by one, since nothing is unpacked to memory for them.
@@ -119,7 +119,7 @@ def _row_layouts(lanes: int) -> dict[int, int]:
     return {2: 0, 4: 4, 8: 8, MAX_ROWS: lanes} if lanes > 8 else {2: 0, 4: 4, MAX_ROWS: 8}
 
 
-def _scratch_bytes(numbers: Hyperparameters, lanes: int, widest: int) -> int:
+def scratch_bytes(numbers: Hyperparameters, lanes: int, widest: int) -> int:
     """What one thread needs of its own: the prefill tile in float32, or attention's page.
 
     widest: columns of the widest matrix, or norm, or number of experts.

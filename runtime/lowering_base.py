@@ -244,7 +244,7 @@ class Builder:
             kind = f"float_{kind}"
         elif self.width:
             file, kind = "matmul_few", f"few{self.width}"
-        op = self.op(
+        made = self.op(
             f"{file}:matmul_{kind}_{fmt.name.lower()}",
             MATMUL,
             count,
@@ -261,11 +261,26 @@ class Builder:
             softcap=float(softcap),
             **source.input_of(order, columns_at),
         )
+        op = self.reading(made, name, source, columns_at, part)
         if self.adapters is None or not self.adapters.has(name):
             return op
         assert source.plain and part is None, name
         more = self.adapters.deltas(self, name, source, op, first=first, columns_at=columns_at)
         return replace(op, deltas=more)
+
+    def reading(
+        self,
+        op: Op,
+        name: str,
+        source: Activations,
+        columns_at: int = 0,
+        part: int | None = None,
+    ) -> Op:
+        """The op of a matrix product, with what it reads for those who ask (importance_lowering).
+
+        part: None also for experts, whose op is that of all their matrices.
+        """
+        return op
 
     def bias(self, name: str, first: int = 0) -> int:
         """Address of the bias beside a weight, from its value `first` on; 0 where there is none."""

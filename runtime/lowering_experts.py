@@ -23,7 +23,7 @@ class ExpertsLowering:
         if b.lanes:  # an expert's last block may be nearly empty
             slots += min(experts.count, pairs) * (b.lanes - 1)
             slots = -(-slots // b.lanes) * b.lanes
-        self._slots_capacity = slots
+        self.num_slots = slots
         allocate = b.arena.allocate
         self._logits = b.buffer(experts.count)
         self._chosen, self._weights = allocate(8 * pairs), allocate(4 * pairs)
@@ -128,7 +128,7 @@ class ExpertsLowering:
         b, dim = self._builder, self._builder.numbers.dim
         if not b.lanes and not b.width:
             return x, []
-        tokens = self._slots_capacity if b.lanes else b.capacity
+        tokens = self.num_slots if b.lanes else b.capacity
         into = b.input("experts", dim, *self._ups(layer), tokens=tokens)
         if not b.lanes:
             return into, [b.norm(x.plain, None, into)]
@@ -153,7 +153,7 @@ class ExpertsLowering:
         """Every pair through its expert, to rows of results."""
         b, ffn_dim, names = self._builder, self._experts.ffn_dim, self._ups(layer)
         down = self._name(layer, "ffn_down_exps")
-        y = b.input("experts_down", ffn_dim, down, tokens=self._slots_capacity)
+        y = b.input("experts_down", ffn_dim, down, tokens=self.num_slots)
         up = b.column(self._buffer, ffn_dim)
         ops = [
             self._matmul(name, x, at, 2 * ffn_dim, self._experts.used, barrier=name == names[-1])
@@ -191,7 +191,7 @@ class ExpertsLowering:
         file = "experts_lanes" if b.lanes else "experts"
         kind = f"float_{b.kind}" if order == FLOAT else b.kind
         row_bytes = fmt.row_bytes(columns)
-        return b.op(
+        op = b.op(
             f"{file}:experts_{kind}_{fmt.name.lower()}",
             EXPERTS,
             "num_tokens",
@@ -212,6 +212,7 @@ class ExpertsLowering:
             cells=self._cells,
             **source.input_of(order),
         )
+        return b.reading(op, name, source)
 
     def _merge(self, result: Result) -> Op:
         b = self._builder

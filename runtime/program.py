@@ -1,6 +1,6 @@
 """The op program: a model's forward pass as flat records, and how a batch is run through it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -109,8 +109,9 @@ class Program:
         self._cache, self._arena, self._ropes, self._team = cache, arena, ropes, team
         self._logits, self._hidden, self._states = logits, hidden, states
         self._as_rows = True  # how the last step was laid out
-        self._limits = sorted(limit for limit in bodies if limit != LANES)
-        self._has_lanes = LANES in bodies
+        self._tail: Callable[[int], _Records] = {}.__getitem__  # its records, by limit
+        self._limits = sorted({abs(limit) for limit in (*bodies, *tails) if limit != LANES})
+        self._has_lanes, self._has_rows = LANES in bodies, any(limit != LANES for limit in bodies)
 
         def records(ops: Sequence[Op]) -> _Records:
             return _Records(ops, addresses, step, team.num_threads)
@@ -154,11 +155,26 @@ class Program:
         if self._adapted is not None and (active := active_adapters(batch)):
             body, tail = (partial(records.of, active) for records in self._adapted)
         self._run(body(self._limit(count) if as_rows else LANES))
+        self._tail = tail
+        return self._give(num_outputs)
+
+    def _give(self, num_outputs: int) -> NDArray[np.float32]:
+        """The logits of the tokens that are wanted of the last step."""
         assert self.causal or not num_outputs, "an encoder gives hidden states only"
         if num_outputs:
             limit = self._limit(num_outputs)
-            self._run(tail(limit if as_rows else -limit))
+            self._run(self._tail(limit if self._as_rows else -limit))
         return self._logits[:num_outputs]
+
+    def logits_of(self, segment: int, tokens: slice = slice(None)) -> NDArray[np.float32]:
+        """Logits of tokens of a segment that was HIDDEN in the last run: max_logits at a time.
+
+        Returns:
+            float32 (of its tokens those that `tokens` selects, vocab_size); a view, valid until
+            the next run or call.
+        """
+        assert self._bodies, "the program was closed"
+        return self._give(self._arrays.ask(self._arrays.hidden_slots[segment][tokens]))
 
     def hidden_states(self, segment: int, tokens: slice = slice(None)) -> NDArray[np.float32]:
         """What the last run left of a segment of its batch whose `logits` was HIDDEN.
@@ -192,8 +208,10 @@ class Program:
 
     def _in_rows(self, batch: Batch, count: int) -> bool:
         """Whether a step is laid out in rows: few tokens, or single ones of many sequences."""
-        if not self._has_lanes or count <= _FEW_TOKENS:
+        if not self._has_lanes or (self._has_rows and count <= _FEW_TOKENS):
             return True
+        if not self._has_rows:
+            return False
         return count == len(batch.segments) and count <= self._limits[-1]
 
     def _limit(self, count: int) -> int:

@@ -113,6 +113,17 @@ class StepArrays:
         self._repeat(num_packed, -(-num_packed // lanes) * lanes)
         return self._finish(at, num_packed, at // lanes, wanted)
 
+    def ask(self, wanted: Sequence[int]) -> int:
+        """Want the logits of other slots of the step that was filled; returns how many."""
+        assert len(wanted) <= self.max_logits, (
+            f"{len(wanted)} rows of logits, at most {self.max_logits} a step"
+        )
+        self._out_rows[: len(wanted)] = wanted
+        if self._scales is not None:
+            self._scales.take_outputs(wanted)
+        self._step[STEP.num_outputs // 8] = len(wanted)
+        return len(wanted)
+
     def _choose_packed(self, counts: list[int]) -> list[int]:
         """How many tokens of each segment, from its end, are packed.
 
@@ -161,19 +172,12 @@ class StepArrays:
             for array in (self._token_ids, self._positions, self._ends, self._tables):
                 array[first:end] = array[first - 1]
 
-    def _finish(self, tokens: int, packed: int, blocks: int, wanted: list[int]) -> int:
-        assert len(wanted) <= self.max_logits, (
-            f"{len(wanted)} rows of logits, at most {self.max_logits} a step"
-        )
-        self._out_rows[: len(wanted)] = wanted
-        if self._scales is not None:
-            self._scales.take_outputs(wanted)
+    def _finish(self, tokens: int, packed: int, blocks: int, wanted: Sequence[int]) -> int:
         step = self._step
         step[STEP.num_tokens // 8] = tokens
         step[STEP.num_packed // 8] = packed
         step[STEP.num_blocks // 8] = blocks
-        step[STEP.num_outputs // 8] = len(wanted)
-        return len(wanted)
+        return self.ask(wanted)
 
 
 def slots_of(max_tokens: int, lanes: int) -> int:

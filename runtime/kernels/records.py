@@ -101,6 +101,12 @@ SLICES = _offsets("Slices", _OP + _ACT + "x x_stride step heads columns out out_
 # Of each token the float32 at `x` times its scale. `stride`: as of a matmul's result. `scales`: a
 # float32 a token.
 ADAPT = _offsets("Adapt", _OP + "x stride columns scales")
+# Sums over the step's tokens of the columns that a matrix product reads, float32 in lanes: their
+# squares and their values, to float32 (columns). `stride`: columns of the whole buffer. Of an
+# expert's matrix the tokens are its slots (see ROUTE), the sums (experts, columns), and `counts`
+# grows by each one's tokens (int64).
+COLLECT = _offsets("Collect", _OP + "x stride columns squares values slots active cells counts")
+COLLECT_PART = 16  # columns a piece of work
 ROPE_TABLE = _offsets("RopeTable", _OP + "table_at rope_dim out")
 
 # The step's header. `num_threads`: those that take part in the step. `waits`: a cache line for
