@@ -3,6 +3,7 @@
 from contextlib import closing
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -73,6 +74,12 @@ NUMBERS = Numbers()
 @click.option("--no-warmup", is_flag=True, help="Skip the run before the measured ones.")
 @click.option("-o", "--output", type=click.Choice(["md", "json", "jsonl", "csv"]), default="md")
 @click.option("--json", "as_json", is_flag=True, help="The same as -o json.")
+@click.option(
+    "--plot",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="A picture of the rates too, .svg or .png: by depth, sequences at once, or bars.",
+)
 @lora_option
 @memory_options
 @concurrency.concurrency_options
@@ -91,6 +98,7 @@ def command(
     no_warmup: bool,
     output: str,
     as_json: bool,
+    plot: Path | None,
     **load: Any,
 ) -> None:
     """Measure prefill (pp) and decode (tg) speed.
@@ -122,9 +130,13 @@ def command(
     others |= {"-d": n_depth, "-r": repetitions, "-ub": ubatch_size}
     if threads and min(threads) < 1:
         raise InvalidParameterError(f"-t {min(threads)}: must be at least 1")
+    if plot is not None:
+        from .plots import check_picture
+
+        check_picture(plot)
     memory = memory_from(load)
     if concurrency.wanted(load, others):
-        concurrency.bench(models, threads, activations, output, not no_warmup, load, memory)
+        concurrency.bench(models, threads, activations, output, not no_warmup, load, memory, plot)
         return
     kept = {"cache_type": load["cache_type"] or "f16", "deterministic": bool(load["deterministic"])}
     settings = {"activations": activations, **kept}
@@ -139,6 +151,7 @@ def command(
         if value is not None and value < 1:
             raise InvalidParameterError(f"{name} {value}: must be at least 1")
     writer = WRITERS[output]()
+    rows: list[dict[str, Any]] = []
     for model in models:
         with loading.open_file(model) as gguf:
             from ..models.weights import Weights
@@ -163,10 +176,15 @@ def command(
                         for test in tests:
                             samples = bench.measure(test, count, warmup=not no_warmup)
                             row = _row(facts, samples, num_threads, settings)
-                            writer.write({**row, "use_mmap": mmap, **where}, test.name)
+                            rows.append({**row, "use_mmap": mmap, **where})
+                            writer.write(rows[-1], test.name)
                 finally:
                     program.close()
     writer.close()
+    if plot is not None:
+        from .plots import plot_bench
+
+        plot_bench(plot, rows)
 
 
 def _tests(

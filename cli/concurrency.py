@@ -85,6 +85,7 @@ def bench(
     warmup: bool,
     load: dict[str, Any],
     memory: dict[str, Any],
+    plot: Path | None = None,
 ) -> None:
     """Measure each model with each number of threads, and write a row for each."""
     from ..runtime.config import DEFAULT_MAX_SEQUENCES, MAX_SEQUENCES
@@ -100,7 +101,7 @@ def bench(
         limit = min(max(clients or 0, DEFAULT_MAX_SEQUENCES), MAX_SEQUENCES)
     cache = cache_from({name: load[name] for name in _CACHE})
     writer: Writer = Report() if output == "md" else WRITERS[output]()
-    failed = False
+    failed, rows = False, []
     for model in models:
         for num_threads in threads or [None]:
             options = EngineOptions(
@@ -117,12 +118,17 @@ def bench(
                     _measure(llm, jobs, clients, temperature, warmup)
                 )
                 row = _row(llm, outcomes, preemptions, load)
+            rows.append(row)
             writer.write(row, "")
             errors = [outcome.error for outcome in outcomes if outcome.error]
             if errors:
                 warn(f"{len(errors)} of {len(outcomes)} requests failed, the first: {errors[0]}")
             failed = failed or bool(errors)
     writer.close()
+    if plot is not None:
+        from .plots import plot_requests
+
+        plot_requests(plot, rows)
     if failed:
         raise SystemExit(1)
 

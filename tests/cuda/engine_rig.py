@@ -23,15 +23,22 @@ INFO = DeviceInfo(0, "of the tests", 90, 16, 8 << 30, "0000:01:00.0", "GPU-0", 1
 
 
 @contextmanager
-def open_llm(path: Path, device: Any, **options: Any) -> Iterator[LLM]:
-    """An LLM on a device that stays open."""
-    options = {"context_length": 256, "max_sequences": 8, "kv_tokens": 1024, **options}
+def only_gpu(device: Any) -> Iterator[None]:
+    """What is loaded with device="cuda" gets this device, which stays open."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Gpus, "has_driver", lambda self: True)
         patch.setattr(Gpus, "usable", lambda self: ([INFO], ""))
         patch.setattr(Gpus, "check_libraries", lambda self, gpu: None)
         patch.setattr(Gpus, "_open", lambda self, number: device)
         patch.setattr(device, "close", lambda: None)
+        yield
+
+
+@contextmanager
+def open_llm(path: Path, device: Any, **options: Any) -> Iterator[LLM]:
+    """An LLM on a device that stays open."""
+    options = {"context_length": 256, "max_sequences": 8, "kv_tokens": 1024, **options}
+    with only_gpu(device):
         with LLM(path, device="cuda", **options) as llm:
             assert isinstance(llm.program, DeviceProgram)
             yield llm

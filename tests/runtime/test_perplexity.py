@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from llamba.errors import InvalidParameterError
-from llamba.runtime.perplexity import perplexity, token_losses
+from llamba.runtime.perplexity import Sums, exp_mean, perplexity, token_losses
 
 
 def test_uniform_logits_give_the_vocabulary_size() -> None:
@@ -46,7 +46,7 @@ def test_chunks_can_be_limited_and_progress_is_told() -> None:
         [1] * 80,
         n_ctx=8,
         max_chunks=3,
-        progress=lambda done, total: told.append((done, total)),
+        progress=lambda running: told.append((running.done, running.total)),
     )
     assert told == [(1, 3), (2, 3), (3, 3)]
 
@@ -92,3 +92,15 @@ def test_reference_equals_llama_perplexity(
         max_chunks=3,
     )
     np.testing.assert_allclose(result.running, expected["running_ppl"][:3], rtol=0.02)
+
+
+def test_sums_of_parts_are_those_of_the_whole() -> None:
+    losses = np.random.default_rng(2).standard_normal(1000) + 7
+    sums = Sums()
+    for part in np.split(losses, [1, 1, 5, 400, 999]):
+        sums.add(part)
+    value = np.exp(losses.mean())
+    assert sums.count == 1000 and sums.mean == pytest.approx(losses.mean(), rel=1e-13)
+    error = np.sqrt(losses.var() / 999) * value
+    assert sums.exp_mean() == pytest.approx((value, error), rel=1e-12)
+    assert exp_mean(losses[:1]) == (np.exp(losses[0]), 0)
