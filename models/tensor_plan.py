@@ -25,6 +25,18 @@ _UNBIASED = frozenset(
 )
 
 
+# Vectors that newer converters write as matrices of one row.
+_ONE_ROW = (".ffn_gate_inp_shexp.weight", ".exp_probs_b.bias")
+
+
+def fits(name: str, shape: Shape, expected: Shape) -> bool:
+    """Whether a tensor of the file may have this shape; 0 is expected where it is free."""
+    if name.endswith(_ONE_ROW) and len(shape) == 2 and shape[0] == 1:
+        shape = shape[1:]
+    same = [length in (0, own) for length, own in zip(expected, shape, strict=False)]
+    return len(shape) == len(expected) and all(same)
+
+
 def layer_name(architecture: Architecture, layer: int, tensor: str, kind: str = "weight") -> str:
     """The file's name of a layer's tensor, `tensor` being ours ("ffn_norm")."""
     return f"blk.{layer}.{architecture.tensor_names.get(tensor, tensor)}.{kind}"

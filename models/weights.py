@@ -13,7 +13,7 @@ from .architecture import Architecture, Hyperparameters
 from .hyperparameters import read_hyperparameters
 from .metadata_reader import MetadataReader
 from .resolving import architecture_of, resolve_architecture
-from .tensor_plan import expected_tensors, layer_name
+from .tensor_plan import expected_tensors, fits, layer_name
 
 if TYPE_CHECKING:
     from .gguf import GGUFFile, TensorInfo
@@ -135,9 +135,7 @@ class Weights:
 
     def _check_tensor(self, name: str, shape: tuple[int, ...]) -> None:
         info, path = self.tensor(name), self.gguf.path
-        expected = shape if len(shape) == len(info.shape) else ()
-        same = [length in (0, own) for length, own in zip(expected, info.shape, strict=False)]
-        if not expected or not all(same):
+        if not fits(name, info.shape, shape):
             raise InvalidModelFileError(
                 f"{path}: tensor {name} has shape {tuple(info.shape)}, expected {shape}"
             )

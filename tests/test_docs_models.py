@@ -16,10 +16,16 @@ from llamba.models.architectures import ARCHITECTURES
 from llamba.models.chat.builtin import BUILTIN_TEMPLATES
 from llamba.models.chat.reasoning import REASONING_FORMATS
 from llamba.models.chat.tool_formats import TOOL_FORMATS
+from llamba.models.convert.families import BY_CLASS
 from llamba.models.tokenizer.pretokenize import PRE_TOKENIZERS
 from llamba.quant import FORMATS_BY_NAME
 
 ROOT = Path(__file__).resolve().parents[1]
+
+with pytest.MonkeyPatch.context() as _patch:
+    _patch.syspath_prepend(str(ROOT / "tests"))
+    CHECKPOINTS = importlib.import_module("convert_checkpoints").CHECKPOINTS
+
 TEXT = (ROOT / "docs" / "MODELS.md").read_text(encoding="utf-8")
 LISTS = {
     "architectures": ARCHITECTURES.keys(),
@@ -58,6 +64,21 @@ def names(name: str) -> list[str]:
 def test_lists_are_those_of_the_code(name: str) -> None:
     listed = names(name)
     assert sorted(listed) == sorted(LISTS[name])
+
+
+def test_converted_classes_are_those_of_the_code() -> None:
+    """Each row: the architecture, and all classes that become it."""
+    listed = {
+        ours.strip("`"): sorted(re.findall(r"`([^`]+)`", classes))
+        for ours, classes in rows("converted")
+    }
+    expected: dict[str, list[str]] = {}
+    for name, family in sorted(BY_CLASS.items()):
+        expected.setdefault(family.architecture, []).append(name)
+    assert listed == expected
+    assert list(listed) == sorted(listed)
+    assert set(listed) <= set(ARCHITECTURES)
+    assert f"each of {len(CHECKPOINTS)} tiny checkpoints" in TEXT
 
 
 def test_encoders_are_called_so() -> None:

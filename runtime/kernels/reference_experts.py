@@ -47,7 +47,7 @@ class ReferenceFeedForward:
         """The experts' outputs, weighted, and the shared one's. scores: the router's."""
         bias = None
         if self._weights.layer_optional(layer, "exp_probs_b", "bias") is not None:
-            bias = self._matrices.array(self._weights.name(layer, "exp_probs_b", "bias"))
+            bias = self._matrices.array(self._weights.name(layer, "exp_probs_b", "bias")).ravel()
         chosen, shares = route(scores, experts, bias)
         out: NDArray = np.zeros_like(x)
         for expert in np.unique(chosen):
@@ -58,7 +58,7 @@ class ReferenceFeedForward:
             return out
         shared = self._dense(x, layer, "_shexp")
         if self._weights.architecture.shared_gate:
-            gate = self._matrices.array(self._weights.name(layer, "ffn_gate_inp_shexp"))
+            gate = self._matrices.array(self._weights.name(layer, "ffn_gate_inp_shexp")).ravel()
             shared = shared * sigmoid(x @ gate)[:, None]
         return out + shared
 
