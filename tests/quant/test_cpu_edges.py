@@ -6,12 +6,24 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from llamba.quant import jit
 from llamba.runtime.kernels.records import ACTIVATION_ORDER, EMBED, MATMUL, PAIR32
 
 pytestmark = pytest.mark.kernels
 
 ROWS = 37
 BOUND = 4e-6  # of the sum of all terms' magnitudes, as in test_cpu_formats.py
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled(request: pytest.FixtureRequest) -> None:
+    """The kernels of all selected formats at once, on all cores."""
+    names = []
+    for item in request.session.items:
+        params = getattr(getattr(item, "callspec", None), "params", {})
+        if item.path == request.path and (name := params.get("name")):
+            names += [f"matmul:matmul_rows_{name}", f"matmul_lanes:matmul_lanes_{name}"]
+    jit.load([f"runtime.kernels.cpu.{name}" for name in names])
 
 
 def activations(tokens: int, columns: int, scale: float = 1.0) -> NDArray[np.float32]:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from llamba.quant import jit
 from llamba.runtime.cache import CACHE_TYPES
 from llamba.runtime.kernels.records import (
     ATTENTION,
@@ -28,6 +29,18 @@ LENGTHS = (1, 31, 32, 33, 511, 512, 513, 1100)  # a split is 512 positions
 
 # f32 is made as f16 is; the tests of architectures run it.
 SLOW = {"f32": pytest.mark.slow}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled(request: pytest.FixtureRequest) -> None:
+    """The kernels of the whole module at once, on all cores; of a few tests each by itself."""
+    mine = [item for item in request.session.items if item.path == request.path]
+    params = [getattr(getattr(item, "callspec", None), "params", {}) for item in mine]
+    kinds = sorted({each["kv"] for each in params if "kv" in each})
+    names = [f"attention:attention_rows_{each}_{kv}" for each in range(1, 9) for kv in kinds]
+    names += [f"attention_{k}:attention_{k}_{kv}" for k in ("lanes", "words") for kv in kinds]
+    if len(mine) > 100:
+        jit.load([f"runtime.kernels.cpu.{name}" for name in names])
 
 
 @pytest.fixture(params=[pytest.param(kind, marks=SLOW.get(kind, ())) for kind in CACHE_TYPES])

@@ -75,7 +75,6 @@ MIXED = [
     ),
     f"{PROGRAM}::test_chunks_and_single_tokens",
 ]
-WHOLE = ("x86-64-v2", "avx2")  # targets on which whole programs are run
 # In two processes at once.
 ALL_TESTS = [FORMATS, "quant/test_cpu_edges.py"], [ACTIVATIONS, ATTENTION, *MIXED]
 # Formats whose code is that of these in another place, and groups of heads that only take other
@@ -152,7 +151,7 @@ def needs(name: str) -> None:
 def test_some_tests(python: Python, name: str) -> None:
     needs(name)
     jit.build(full_names(FEW_KERNELS), wanted=named(name))
-    run_tests(python, name, [*FEW_TESTS, *(MIXED if name in WHOLE else [])], 100)
+    run_tests(python, name, [*FEW_TESTS, *(MIXED if name == "avx2" else [])], 100)
 
 
 @pytest.mark.slow
