@@ -64,18 +64,18 @@ class Cache:
 
     def store(self, table: NDArray[np.int32], k: NDArray, v: NDArray) -> None:
         """Put (positions, kv_heads, dim) in, rounded, and zeros behind."""
-        for p in range(len(k)):
-            arrays = self._slots(table[p // PAGE])
-            for i, x in enumerate((k[p], v[p])):
-                x = np.pad(x, ((0, 0), (0, self.rooms[i] - x.shape[1])))
+        for first in range(0, len(k), PAGE):
+            arrays = self._slots(table[first // PAGE])
+            for i, x in enumerate((k[first : first + PAGE], v[first : first + PAGE])):
+                x = np.pad(x, ((0, 0), (0, 0), (0, self.rooms[i] - x.shape[2])))
                 if self.kind in FLOATS:
-                    arrays[i][p % PAGE] = x
+                    arrays[i][: len(x)] = x
                     continue
-                scale = np.abs(x[:, self.groups(i)]).max(axis=2) / 127
+                scale = np.abs(x[:, :, self.groups(i)]).max(axis=3) / 127
                 q = x / np.maximum(self.spread(i, scale), 1e-32)
                 q = np.rint(q).astype(np.int8)
-                arrays[2 * i][p % PAGE] = q.reshape(arrays[2 * i].shape[1:])
-                arrays[2 * i + 1][p % PAGE] = scale
+                arrays[2 * i][: len(x)] = q.reshape(len(x), *arrays[2 * i].shape[1:])
+                arrays[2 * i + 1][: len(x)] = scale
 
     def load(self, table: NDArray[np.int32], positions: int) -> tuple[NDArray, NDArray]:
         """What positions 0.. hold, float64 (positions, kv_heads, dim) each; the rest must be 0."""
@@ -153,7 +153,9 @@ def weights(
     tokens, heads, _ = q.shape
     positions, kv_heads, _ = k.shape
     grouped = q.reshape(tokens, kv_heads, heads // kv_heads, -1)
-    scores = np.einsum("thgd,phd->thgp", grouped, k).reshape(tokens, heads, positions)
+    scores = grouped.swapaxes(0, 1).reshape(kv_heads, -1, q.shape[2]) @ k.transpose(1, 2, 0)
+    scores = scores.reshape(kv_heads, tokens, -1, positions).swapaxes(0, 1)
+    scores = scores.reshape(tokens, heads, positions)
     if cap:
         scores = cap * np.tanh(scores / cap)
     distance = np.arange(positions) - np.arange(start, start + tokens)[:, None]
@@ -175,5 +177,7 @@ def weights(
 def weighted(found: NDArray, v: NDArray) -> NDArray:
     """(tokens, heads, value_dim): sums of the values (positions, kv_heads, value_dim)."""
     tokens, heads, positions = found.shape
-    grouped = found.reshape(tokens, v.shape[1], -1, positions)
-    return np.einsum("thgp,phd->thgd", grouped, v).reshape(tokens, heads, -1)
+    kv_heads = v.shape[1]
+    grouped = found.reshape(tokens, kv_heads, -1, positions).swapaxes(0, 1)
+    sums = grouped.reshape(kv_heads, -1, positions) @ v.swapaxes(0, 1)
+    return sums.reshape(kv_heads, tokens, -1, v.shape[2]).swapaxes(0, 1).reshape(tokens, heads, -1)
