@@ -48,6 +48,24 @@ def forced_device() -> Iterator[str]:
         yield _load("forced_device").install(patch)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def fixed_seeds() -> Iterator[ModuleType]:
+    """Requests without a seed draw the same tokens in every run (fixed_seeds.py)."""
+    with pytest.MonkeyPatch.context() as patch:
+        module = _load("fixed_seeds")
+        module.install(patch)
+        yield module
+
+
+@pytest.fixture(autouse=True)
+def drawn_seeds(
+    request: pytest.FixtureRequest, fixed_seeds: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Except in tests marked so."""
+    wanted = request.node.get_closest_marker("drawn_seeds") is not None
+    monkeypatch.setattr(fixed_seeds, "drawn", wanted)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say how many programs took the GPU that was asked for."""
     if os.environ.get("LLAMBA_TEST_DEVICE", "cpu") != "cpu":

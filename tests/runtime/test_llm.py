@@ -223,6 +223,7 @@ def test_stream(llm: LLM) -> None:
         llm.generate(5, stream=True)  # type: ignore[call-overload]
 
 
+@pytest.mark.drawn_seeds
 def test_seeds(llm: LLM, loaded: SimpleNamespace) -> None:
     """PAINS P38: the drawn seed is reported and repeats the answer."""
     hot = SamplingParams(temperature=2.0, max_tokens=20)

@@ -85,7 +85,7 @@ def open_stream(http: Any, path: str, **more: Any) -> Any:
     return http.stream("POST", path, json=body)
 
 
-ANTHROPIC = ("/v1/messages", {"max_tokens": 1900, "logit_bias": {"2": -100}})
+ANTHROPIC = ("/v1/messages", {"max_tokens": 1900, "ignore_eos": True})
 OLLAMA = ("/api/chat", {"options": {"ignore_eos": True}, "think": False})
 
 

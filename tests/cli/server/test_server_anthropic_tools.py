@@ -202,6 +202,10 @@ def test_thinking_settings_are_taken(client: Any, live: Any) -> None:
         {"type": "disabled"},
     ):
         message = client.messages.create(
-            model=live.model, max_tokens=2, messages=QUESTION, thinking=thinking
+            model=live.model,
+            max_tokens=2,
+            messages=QUESTION,
+            thinking=thinking,
+            extra_body={"temperature": 0},
         )
         assert [block.type for block in message.content] == ["text"]

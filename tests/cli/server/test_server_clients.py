@@ -83,7 +83,9 @@ def test_openai_chat(live: Any) -> None:
         assert again[-1].usage.total_tokens == whole.usage.total_tokens
         names = [model.id for model in client.models.list()]
         assert MODEL in names and client.models.retrieve(MODEL).id == MODEL
-        old = client.completions.create(model=MODEL, prompt="One, two,", max_tokens=4)
+        old = client.completions.create(
+            model=MODEL, prompt="One, two,", max_tokens=4, temperature=0
+        )
         assert old.choices[0].text
 
 
@@ -154,7 +156,7 @@ def test_openai_errors(live: Any) -> None:
 def test_openai_async(live: Any) -> None:
     async def ask() -> tuple[list[Any], str]:
         async with openai_client(live, "AsyncOpenAI") as client:
-            asked = {"model": MODEL, "messages": HELLO, "max_tokens": 6}
+            asked = {"model": MODEL, "messages": HELLO, "max_tokens": 6, "temperature": 0}
             ones = [client.chat.completions.create(**asked) for _ in range(3)]
             text = ""
             async for chunk in await client.chat.completions.create(**asked, stream=True):
@@ -191,6 +193,7 @@ def test_anthropic_tools(live: Any, choice: dict[str, Any]) -> None:
                 for name, about, schema in FUNCTIONS
             ],
             "max_tokens": 60,
+            "extra_body": {"temperature": 0},
         }
         once = {**choice, "disable_parallel_tool_use": True}
         reply = client.messages.create(**asked, tool_choice=once)
@@ -222,7 +225,9 @@ def test_anthropic_errors(live: Any) -> None:
 def test_anthropic_async(live: Any) -> None:
     async def ask() -> Any:
         async with anthropic_client(live, "AsyncAnthropic") as client:
-            async with client.messages.stream(model=MODEL, messages=HELLO, max_tokens=6) as stream:
+            async with client.messages.stream(
+                model=MODEL, messages=HELLO, max_tokens=6, extra_body={"temperature": 0}
+            ) as stream:
                 text = "".join([piece async for piece in stream.text_stream])
                 return text, await stream.get_final_message()
 
@@ -248,7 +253,9 @@ def test_ollama_chat(live: Any) -> None:
 
 def test_ollama_tools_schema_and_embeddings(live: Any) -> None:
     client = ollama_client(live)
-    reply = client.chat(MODEL, messages=WEATHER, tools=tools(), options={"num_predict": 40})
+    reply = client.chat(
+        MODEL, messages=WEATHER, tools=tools(), options={"num_predict": 40, "temperature": 0}
+    )
     for call in reply.message.tool_calls or ():
         check_arguments(call.function.name, dict(call.function.arguments))
     formed = client.chat(MODEL, messages=WEATHER, format=CITY, options={"temperature": 0})
@@ -277,7 +284,7 @@ def test_ollama_async(live: Any) -> None:
     async def ask() -> tuple[str, Any]:
         client = ollama_client(live, "AsyncClient")
         text = ""
-        options = {"num_predict": 6}
+        options = {"num_predict": 6, "temperature": 0}
         async for part in await client.chat(MODEL, messages=HELLO, stream=True, options=options):
             text += part.message.content or ""
         return text, await client.chat(MODEL, messages=HELLO, options=options)

@@ -18,7 +18,8 @@ from llamba.errors import ResourceError
 pytestmark = pytest.mark.kernels
 LONG = "word " * 1500  # takes a while to be read
 ENDLESS = {"max_tokens": 1500, "ignore_eos": True}
-STORY = "Tell me a very long story"  # sampled without a seed: its answer must not end at once
+ENDLESS_OLLAMA = {"num_predict": 1500, "ignore_eos": True}
+STORY = "Tell me a very long story"
 
 
 def value(server: Any, name: str, **labels: str) -> float:
@@ -112,9 +113,9 @@ def test_p61_gone_in_the_middle_of_a_stream(live: Any, path: str, body: dict[str
     ("path", "body"),
     [
         ("/v1/completions", {"prompt": "Once upon a time", **ENDLESS}),
-        ("/v1/messages", {"model": "smollm2", "max_tokens": 1500, "messages": "HI"}),
-        ("/api/generate", {"model": "smollm2", "prompt": STORY, "options": {"num_predict": 1500}}),
-        ("/v1/responses", {"input": STORY}),
+        ("/v1/messages", {"model": "smollm2", "messages": "HI", **ENDLESS}),
+        ("/api/generate", {"model": "smollm2", "prompt": STORY, "options": ENDLESS_OLLAMA}),
+        ("/v1/responses", {"input": STORY, "ignore_eos": True}),
     ],
 )
 def test_p61_gone_before_a_whole_answer(live: Any, path: str, body: dict[str, Any]) -> None:
@@ -217,9 +218,12 @@ def test_counts_and_times_of_a_request(tiny_live: Any) -> None:
         ]
 
     body = {"prompt": "hello", "max_tokens": 7, "ignore_eos": True}
+    start = counts()[0]
     assert tiny_live.post("/v1/completions", json=body).is_success
+    until(lambda: counts()[0] > start)  # the books are closed after the reply has left
     before = counts()
     reply = tiny_live.post("/v1/completions", json=body).json()
+    until(lambda: counts()[0] > before[0])
     changes = [b - a for a, b in zip(before, counts(), strict=True)]
     assert changes == [1, reply["usage"]["prompt_tokens"], 7, 1, 1, 1, 1]
     assert value(tiny_live, "llamba_model_loaded", model="tiny") == 1

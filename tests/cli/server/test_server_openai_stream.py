@@ -181,6 +181,7 @@ def test_openai_client(live: Any) -> None:
             model="smollm2",
             messages=HI,
             max_tokens=4,
+            temperature=0,
             stream=True,
             stream_options={"include_usage": True},
         )
@@ -191,5 +192,7 @@ def test_openai_client(live: Any) -> None:
         ) as stream:
             final = stream.get_final_completion()
         assert final.choices[0].message.content == "fine"
-        text = client.completions.create(model="smollm2", prompt="a", max_tokens=2, stream=True)
+        text = client.completions.create(
+            model="smollm2", prompt="a", max_tokens=2, temperature=0, stream=True
+        )
         assert [each.choices[0].finish_reason for each in text][-1] == "length"

@@ -155,7 +155,8 @@ def test_one_after_the_other_on_a_connection(tiny_live: Any) -> None:
 # -- HTTP/1.0 -------------------------------------------------------------------------------------
 @pytest.mark.parametrize("keep", [b"", b"Connection: keep-alive\r\n"])
 def test_http_1_0_gets_no_chunks(tiny_live: Any, keep: bytes) -> None:
-    body = {"model": "tiny", "prompt": "x", "max_tokens": 4, "stream": True}
+    body = {"model": "tiny", "prompt": "x", "max_tokens": 4, "stream": True, "ignore_eos": True}
+    body["options"] = {"num_predict": 4, "ignore_eos": True}  # of /api/generate
     for path in ("/v1/completions", "/api/generate"):
         request = post(path, body, "1.0").replace(b"\r\n", b"\r\n" + keep, 1)
         head, _, found = exchange(tiny_live.url, request).partition(b"\r\n\r\n")

@@ -388,7 +388,7 @@ def test_async_client(live: Any) -> None:
         async with openai.AsyncOpenAI(base_url=f"{live.url}/v1", api_key="x") as client:
             one = [
                 client.responses.create(
-                    model="smollm2", input=f"Count from {i}.", max_output_tokens=6
+                    model="smollm2", input=f"Count from {i}.", max_output_tokens=6, temperature=0
                 )
                 for i in range(4)
             ]

@@ -154,7 +154,7 @@ def test_a_stream_equals_the_whole_reply(live: Any, body: dict[str, Any]) -> Non
 def test_the_clients_stream(client: openai.OpenAI) -> None:
     text, last = "", None
     for event in client.responses.create(
-        model="smollm2", input="Say hi.", max_output_tokens=6, stream=True
+        model="smollm2", input="Say hi.", max_output_tokens=6, temperature=0, stream=True
     ):
         if event.type == "response.output_text.delta":
             text += event.delta
