@@ -58,7 +58,7 @@ class Instant:
 
         logits, ids = self._logits[at : at + count], self._ids[at : at + count]
         norms = np.full(count, 13.0, np.float32)
-        return CandidateRows(ids, logits, norms, norms > 0, lambda i: np.zeros(1, np.float32))
+        return CandidateRows(ids, logits, norms, norms > 0, lambda *_: np.zeros(1, np.float32))
 
     def copy_page(self, source: int, target: int) -> None:
         """There are none."""

@@ -1,13 +1,20 @@
 """Rows of logits that stay on a device: their best tokens are here, the rest comes when asked."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple, overload
+from typing import NamedTuple, Protocol, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 NUM_CANDIDATES = 64  # tokens of a row that come by themselves
+
+
+class Fetch(Protocol):
+    """Brings logits from the device."""
+
+    def __call__(self, number: int, token: int | None = None, /) -> NDArray[np.float32]:
+        """A row without edits, (vocab_size,), or of one of its tokens (1,)."""
+        ...
 
 
 class CandidateRow:
@@ -30,7 +37,7 @@ class CandidateRow:
         logits: NDArray[np.float32],
         log_norm: float,
         finite: bool,
-        fetch: Callable[[int], NDArray[np.float32]],
+        fetch: Fetch,
         number: int = 0,
     ) -> None:
         self.ids, self.logits = ids, logits
@@ -55,7 +62,7 @@ class CandidateRows:
 
     Args:
         ids, logits, log_norm, finite: CandidateRow's of all rows, in arrays.
-        fetch: row number -> CandidateRow.full.
+        fetch: brings what isn't here.
     """
 
     __slots__ = ("_count", "_fetch", "_first", "finite", "ids", "log_norm", "logits")
@@ -66,7 +73,7 @@ class CandidateRows:
         logits: NDArray[np.float32],  # (rows, n)
         log_norm: NDArray[np.floating],  # (rows,)
         finite: NDArray[np.bool_],  # (rows,)
-        fetch: Callable[[int], NDArray[np.float32]],
+        fetch: Fetch,
         part: tuple[int, int] | None = None,
     ) -> None:
         self.ids, self.logits, self.log_norm, self.finite = ids, logits, log_norm, finite
@@ -97,6 +104,32 @@ class CandidateRows:
         at += self._first
         norm, finite = float(self.log_norm[at]), bool(self.finite[at])
         return CandidateRow(self.ids[at], self.logits[at], norm, finite, self._fetch, at)
+
+    def full(self) -> NDArray[np.float32]:
+        """All of the rows without edits, float32 (rows, vocab_size); slow."""
+        return np.stack([self._fetch(self._first + i) for i in range(self._count)])
+
+    def losses(self, targets: NDArray[np.integer]) -> NDArray[np.float64]:
+        """-log p of each row's target, float64 (rows,), by log_norm; of rows without edits.
+
+        A logit comes from the device where the target isn't among the candidates. NaN where the
+        row isn't finite.
+        """
+        part = slice(self._first, self._first + self._count)
+        same = self.ids[part] == np.asarray(targets)[:, None]
+        found = self.logits[part][np.arange(self._count), same.argmax(1)].astype(np.float64)
+        for i in np.flatnonzero(~same.any(1)).tolist():
+            found[i] = self._fetch(self._first + i, int(targets[i]))[0]
+        return np.where(self.finite[part], self.log_norm[part] - found, np.nan)
+
+
+# What a program's step gives: rows of logits, (rows, vocab_size), here or on a device.
+Rows = NDArray[np.float32] | CandidateRows
+
+
+def here(rows: Rows) -> NDArray[np.float32]:
+    """Rows as an array, wherever they are."""
+    return rows.full() if isinstance(rows, CandidateRows) else rows
 
 
 _NO_IDS = np.empty(0, np.int32)

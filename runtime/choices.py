@@ -13,10 +13,10 @@ from math import sqrt
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..errors import ContextLengthError, RequestError
 from .batch import PAGE_SIZE, Logits, Segment
+from .candidates import Rows
 from .config import num_pages_for
 from .perplexity import token_losses
 from .questions import Question
@@ -260,7 +260,7 @@ def _answer_group(scorer: Scorer, group: Sequence[Encoded], kept: int) -> list[A
     ]
 
 
-def _rows(scorer: Scorer, jobs: Sequence[_Job]) -> Iterator[NDArray[np.float32]]:
+def _rows(scorer: Scorer, jobs: Sequence[_Job]) -> Iterator[Rows]:
     """Run sequences side by side, a long one in several steps; their rows of logits, in order.
 
     Rows are valid until the next ones. A sequence is at most once in a step.
@@ -283,7 +283,7 @@ def _rows(scorer: Scorer, jobs: Sequence[_Job]) -> Iterator[NDArray[np.float32]]
     yield from _step(scorer, step)
 
 
-def _step(scorer: Scorer, step: Sequence[Segment]) -> Iterator[NDArray[np.float32]]:
+def _step(scorer: Scorer, step: Sequence[Segment]) -> Iterator[Rows]:
     if step and len(rows := scorer.run(step)):
         yield rows
 

@@ -7,11 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InvalidParameterError
+from .candidates import CandidateRows, here
 
 MIN_CTX = 4  # of which one token is scored
 # (token ids of one chunk, how many of the last ones' logits are wanted) -> (that many, vocab_size),
 # at once or as blocks of rows one after another
-LogitsFn = Callable[[NDArray[np.int32], int], NDArray | Iterable[NDArray]]
+LogitsFn = Callable[[NDArray[np.int32], int], NDArray | Iterable[NDArray | CandidateRows]]
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ def perplexity(
             losses.append(token_losses(rows, chunk[at : at + len(rows)]))
             sums.add(losses[-1])
             if keep is not None and len(rows):
-                keep(rows)
+                keep(here(rows))
             at += len(rows)
         value, error = sums.exp_mean()
         running.append(value)
@@ -148,8 +149,12 @@ def exp_mean(losses: NDArray[np.float64]) -> tuple[float, float]:
     return sums.exp_mean()
 
 
-def token_losses(logits: NDArray, targets: NDArray[np.integer]) -> NDArray[np.float64]:
+def token_losses(
+    logits: NDArray | CandidateRows, targets: NDArray[np.integer]
+) -> NDArray[np.float64]:
     """-log p of each row's target: (rows, vocab_size), (rows,) -> float64 (rows,)."""
+    if isinstance(logits, CandidateRows):  # which need not come from the device for that
+        return logits.losses(targets)
     losses = np.empty(len(logits), np.float64)
     for i, (row, target) in enumerate(zip(logits, targets, strict=True)):  # a row stays in cache
         highest = row.max()

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from .adapter_set import Lora
 from .batch import PAGE_SIZE, Batch, Logits, Segment
-from .candidates import CandidateRows
+from .candidates import Rows
 from .load import Progress, load
 from .request_builder import no_text
 
@@ -67,10 +67,10 @@ class Scorer:
         """The ids of a whole text, with the special tokens that the model puts around it."""
         return list(self.tokenizer.encode(text))
 
-    def chunk_logits(self, token_ids: NDArray[np.int32], count: int) -> Iterator[NDArray]:
+    def chunk_logits(self, token_ids: NDArray[np.int32], count: int) -> Iterator[Rows]:
         """Run a chunk from an empty cache; the logits of its last `count` tokens.
 
-        Yields float32 (at most BLOCK_ROWS, vocab_size), in order; each is valid until the next.
+        Yields at most BLOCK_ROWS rows, in order; they are valid until the next.
         """
         first, end = len(token_ids) - count, len(token_ids)
         step = min(BLOCK_ROWS, self.program.max_tokens)
@@ -88,13 +88,9 @@ class Scorer:
         """Part of a step: tokens at positions from `start` on, with the model's adapters."""
         return Segment(token_ids, start, pages, which, self.adapters)
 
-    def run(self, segments: Sequence[Segment]) -> NDArray[np.float32]:
+    def run(self, segments: Sequence[Segment]) -> Rows:
         """One step; the rows that its segments ask for, in order, valid until the next step."""
-        found = self.program.run(Batch(tuple(segments)))
-        if isinstance(found, CandidateRows):  # they stay on the device until they are asked for
-            rows = [found[i].full() for i in range(len(found))]
-            return np.stack(rows) if rows else np.empty((0, self.vocab_size), np.float32)
-        return found
+        return self.program.run(Batch(tuple(segments)))
 
     def close(self) -> None:
         """Stop the threads and unmap the file."""

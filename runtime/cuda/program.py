@@ -381,7 +381,7 @@ def _page(segment: Segment) -> int:
 
 
 def _no_rows() -> CandidateRows:
-    def fetch(number: int) -> NDArray[np.float32]:
+    def fetch(number: int, token: int | None = None) -> NDArray[np.float32]:
         raise AssertionError(f"row {number} of none")
 
     nothing = np.empty((0, 1), np.float32)

@@ -83,8 +83,10 @@ class DeviceSampling:
             logits = np.where(np.arange(COUNT) < counts[:, None], logits, np.float32(-np.inf))
         base, size = self._logits[side], 4 * self._vocab_size
 
-        def fetch(number: int) -> NDArray[np.float32]:
-            return self._device.read(base + size * kept[number], size).view(np.float32)
+        def fetch(number: int, token: int | None = None) -> NDArray[np.float32]:
+            start, wanted = (0, size) if token is None else (4 * token, 4)
+            found = self._device.read(base + size * kept[number] + start, wanted)
+            return found.view(np.float32)
 
         return CandidateRows(found["ids"], logits, found["log_sum"], found["broken"] == 0, fetch)
 

@@ -32,7 +32,7 @@ def candidates(rows: np.ndarray, edited: np.ndarray | None = None) -> CandidateR
         np.array([b[1] for b in best], np.float32).reshape(len(rows), width),
         np.array([b[2] for b in best]),
         np.array([b[3] for b in best], np.bool_),
-        lambda i: rows[i].copy(),
+        lambda i, token=None: rows[i].copy() if token is None else rows[i, token : token + 1],
     )
 
 

@@ -9,10 +9,11 @@ import pytest
 from numpy.typing import NDArray
 
 from llamba.errors import ConstraintError, InvalidParameterError, LlambaError
-from llamba.runtime.candidates import CandidateRow, RowEdits
+from llamba.runtime.candidates import CandidateRow, CandidateRows, RowEdits, here
 from llamba.runtime.logprobs import token_logprob, top_logprobs
 from llamba.runtime.params import SamplingParams
 from llamba.runtime.penalties import Breakers
+from llamba.runtime.perplexity import token_losses
 from llamba.runtime.row_groups import choose_tokens
 from llamba.runtime.sampler import Sampler
 
@@ -212,7 +213,7 @@ def test_rows_come_only_where_they_must(device: ModuleType, settings: dict[str, 
     sampler = Sampler(SamplingParams(**settings), seed=0, prompt_ids=[1, 2, 9], breakers=BREAKERS)
     candidates = edited_row(device, row, sampler)
     counted = Counted(
-        candidates.ids, candidates.logits, candidates.log_norm, True, lambda i: row.copy()
+        candidates.ids, candidates.logits, candidates.log_norm, True, lambda *_: row.copy()
     )
     sampler.sample(counted)
     assert counted.fetched == (settings in DEAR)
@@ -238,7 +239,7 @@ def test_a_cut_that_rounding_decides_is_left_to_the_row(device: ModuleType) -> N
     sampler = Sampler(SamplingParams(top_k=0, top_p=0.9, temperature=1.0), seed=0)
     candidates = device.candidates(row[None])[0]
     counted = Counted(
-        candidates.ids, candidates.logits, candidates.log_norm, True, lambda i: row.copy()
+        candidates.ids, candidates.logits, candidates.log_norm, True, lambda *_: row.copy()
     )
     sampler.sample(counted)
     assert counted.fetched == 1
@@ -344,3 +345,32 @@ def test_logprobs(device: ModuleType, fakes: SimpleNamespace) -> None:
                 assert item.logprob == pytest.approx(expected[token].logprob, abs=2e-5)
             one = token_logprob(row, chosen)
             assert one == pytest.approx(token_logprob(logits, chosen), abs=2e-5)
+
+
+def test_losses_of_rows_on_a_device(device: ModuleType) -> None:
+    """Of a slice too; only what isn't among the candidates is brought, and whole rows never."""
+    rng = np.random.default_rng(3)
+    rows = rng.normal(0, 3, (9, 700)).astype(np.float32)
+    rows[6, 5], rows[7, 5] = np.nan, np.inf
+    targets = rng.integers(0, 700, 9)
+    targets[:3] = rows[:3].argmax(1)
+    given, asked = device.candidates(rows), []
+
+    def fetch(number: int, token: int | None = None) -> NDArray[np.float32]:
+        assert token is not None
+        asked.append((number, token))
+        return rows[number, token : token + 1]
+
+    found = CandidateRows(given.ids, given.logits, given.log_norm, given.finite, fetch)
+    exact = rows.astype(np.float64)
+    highest = exact.max(1)
+    with np.errstate(invalid="ignore"):
+        norms = highest + np.log(np.exp(exact - highest[:, None]).sum(1))
+        expected = norms - exact[np.arange(9), targets]
+    assert np.isnan(expected[6:8]).all()
+    np.testing.assert_allclose(token_losses(found, targets), expected, atol=2e-6)
+    missing = [i for i in range(9) if targets[i] not in given.ids[i]]
+    assert set(missing) >= {3, 4} and asked == [(i, targets[i]) for i in missing]
+    np.testing.assert_allclose(found[4:9][:2].losses(targets[4:6]), expected[4:6], atol=2e-6)
+    np.testing.assert_array_equal(here(given[2:5]), rows[2:5])
+    assert here(rows) is rows
