@@ -12,6 +12,8 @@ import pytest
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs the package playwright")
 expect = sync_api.expect
+PATIENCE_MS = 30_000  # a machine may have much else to do
+expect.set_options(timeout=PATIENCE_MS)
 
 HERE = Path(__file__).parent
 CHROMIUM = next(
@@ -54,7 +56,7 @@ class Site:
     def __init__(self, chrome, api, **options: Any) -> None:
         self.api = api
         self.context = chrome.new_context(**options)
-        self.context.set_default_timeout(8000)
+        self.context.set_default_timeout(PATIENCE_MS)
         self.requests: list[str] = []
         self.errors: list[str] = []
         self.context.on("request", lambda request: self.requests.append(request.url))
@@ -151,7 +153,7 @@ def probe(page, name: str, argument: Any = None) -> Any:
     return page.evaluate(f"(argument) => {PROBES.strip()}.{name}(argument)", argument)
 
 
-def until(check, timeout_s: float = 5) -> None:
+def until(check, timeout_s: float = PATIENCE_MS / 1000) -> None:
     """Waits for something that no locator shows."""
     deadline = time.monotonic() + timeout_s
     while not check():
