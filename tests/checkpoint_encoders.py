@@ -199,6 +199,41 @@ def nomic() -> Made:
     return Made(values, shapes, tokenizer="wordpiece", files=POOLED)
 
 
+def _jina_config(kind: str, **changes: Any) -> dict[str, Any]:
+    return _bert_config(
+        kind, "bert", position_embedding_type="alibi", emb_pooler="mean", model_max_length=256,
+        attention_probs_dropout_prob=0.0, **changes,
+    )  # fmt: skip
+
+
+def jina() -> Made:
+    """Jina Embeddings 2: gate and what it gates in one matrix."""
+    shapes = _bert_shapes(256, 2)
+    del shapes["embeddings.position_embeddings.weight"]
+    for i in range(LAYERS):
+        at = f"encoder.layer.{i}"
+        for name in [n for n in shapes if n.startswith((f"{at}.intermediate.", f"{at}.output."))]:
+            del shapes[name]
+        shapes |= {
+            f"{at}.mlp.gated_layers.weight": (2 * FFN, DIM),
+            f"{at}.mlp.wo.weight": (DIM, FFN),
+            f"{at}.mlp.wo.bias": (DIM,),
+            f"{at}.mlp.layernorm.weight": (DIM,),
+            f"{at}.mlp.layernorm.bias": (DIM,),
+        }
+    made = _jina_config("JinaBertForMaskedLM", feed_forward_type="geglu")
+    return Made(made, shapes, tokenizer="wordpiece", files=POOLED)
+
+
+def jina_plain() -> Made:
+    """The same without a gate."""
+    shapes = _bert_shapes(256, 2, prefix="bert.")
+    del shapes["bert.embeddings.position_embeddings.weight"]
+    shapes["cls.predictions.bias"] = (VOCAB,)
+    made = _jina_config("JinaBertModel", feed_forward_type="original")
+    return Made(made, shapes, tokenizer="wordpiece")
+
+
 def _modern_config(kind: str, **changes: Any) -> dict[str, Any]:
     return config(
         kind,

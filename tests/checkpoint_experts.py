@@ -310,3 +310,35 @@ def ernie_moe() -> Made:
         "intermediate_size": FFN,
     }
     return Made(config("Ernie4_5_MoeForCausalLM", "ernie4_5_moe", **changes), shapes)
+
+
+def minimax_m2() -> Made:
+    """Norms over all heads of q and of k, half of a head turned, a bias of the choice."""
+    names = NORMS | attention(head=32) | head_norms(HEADS * 32, KV * 32)
+    names |= experts(4, 32, gate="block_sparse_moe.gate", names="block_sparse_moe")
+    names |= {"block_sparse_moe.e_score_correction_bias": (4,)}
+    changes = {
+        "num_local_experts": 4, "num_experts_per_tok": 2, "intermediate_size": 32, "head_dim": 32,
+        "rotary_dim": 16, "scoring_func": "sigmoid", "use_routing_bias": True, "use_qk_norm": True,
+        "qk_norm_type": "per_layer", "attn_type_list": [1, 1], "shared_intermediate_size": 0,
+        "num_mtp_modules": 3, "mtp_transformer_layers": 1,
+    }  # fmt: skip
+    return Made(config("MiniMaxM2ForCausalLM", "minimax_m2", **changes), ENDS | layers(names))
+
+
+def exaone_moe() -> Made:
+    """A window in three of four layers, a dense layer before those with experts."""
+    attn = NORMS | attention(head=32) | head_norms(32, 32)
+    moe = experts(4, 32) | shared("shared_experts", 64) | {"mlp.e_score_correction_bias": (4,)}
+    shapes = ENDS | layers(attn, 4) | layers(FEED, 1)
+    shapes |= {f"model.layers.{i}.{name}": s for i in (1, 2, 3) for name, s in moe.items()}
+    changes = {
+        "num_hidden_layers": 4, "head_dim": 32, "num_experts": 4, "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32, "num_shared_experts": 2, "first_k_dense_replace": 1,
+        "routed_scaling_factor": 2.5, "norm_topk_prob": True, "n_group": 1, "topk_group": 1,
+        "scoring_func": "sigmoid", "topk_method": "noaux_tc", "num_nextn_predict_layers": 0,
+        "sliding_window": 8, "sliding_window_pattern": "LLLG", "rope_theta": None,
+        "layer_types": ["sliding_attention"] * 3 + ["full_attention"],
+        "rope_parameters": {"rope_theta": 1000000.0, "rope_type": "default"},
+    }  # fmt: skip
+    return Made(config("ExaoneMoeForCausalLM", "exaone_moe", **changes), shapes)

@@ -2,7 +2,8 @@
 
 Independent of llamba: weights by the checkpoint's names, rotation by halves (rotate_half) with q
 and k as they lie there, Gemma's norms with their 1 +. Llama, Mistral, Mixtral, Qwen 2 and 3,
-Gemma 3, Phi-3 and BERT. Held against transformers' own results by test_convert_logits.py.
+Gemma 3, Phi-3, BERT and Jina's BERT. Held against transformers' own results by
+test_convert_logits.py, but for the last, whose code lies beside its weights.
 """
 
 import math
@@ -121,13 +122,23 @@ class Bert(Checkpoint):
         x = x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + self.config["layer_norm_eps"])
         return x * self.tensors[f"{name}.weight"] + self.tensors[f"{name}.bias"]
 
+    def embedded(self, ids: NDArray) -> F64:
+        x = self.tensors["embeddings.word_embeddings.weight"][ids]
+        return x + self.tensors["embeddings.position_embeddings.weight"][: len(ids)]
+
+    def biases(self, length: int) -> F64 | float:
+        """What is added to the scores (heads, tokens, tokens)."""
+        return 0.0
+
+    def feed_forward(self, x: F64, at: str) -> F64:
+        """The block with the sum and the norm around it."""
+        y = self.linear(gelu(self.linear(x, f"{at}.intermediate.dense")), f"{at}.output.dense")
+        return self.norm(x + y, f"{at}.output.LayerNorm")
+
     def states(self, ids: NDArray) -> F64:
         """(tokens, width): the last layer's."""
-        x = self.tensors["embeddings.word_embeddings.weight"][ids]
-        x = x + self.tensors["embeddings.position_embeddings.weight"][: len(ids)]
-        x = self.norm(
-            x + self.tensors["embeddings.token_type_embeddings.weight"][0], "embeddings.LayerNorm"
-        )
+        x = self.embedded(ids) + self.tensors["embeddings.token_type_embeddings.weight"][0]
+        x = self.norm(x, "embeddings.LayerNorm")
         for layer in range(self.config["num_hidden_layers"]):
             at = f"encoder.layer.{layer}"
             q, k, v = (
@@ -136,13 +147,40 @@ class Bert(Checkpoint):
                 .swapaxes(0, 1)
                 for n in ("query", "key", "value")
             )
-            y = softmax(q @ k.swapaxes(1, 2) / math.sqrt(self.head)) @ v
-            y = y.swapaxes(0, 1).reshape(len(x), self.dim)
+            scores = q @ k.swapaxes(1, 2) / math.sqrt(self.head) + self.biases(len(x))
+            y = (softmax(scores) @ v).swapaxes(0, 1).reshape(len(x), self.dim)
             y = self.linear(y, f"{at}.attention.output.dense")
-            x = self.norm(x + y, f"{at}.attention.output.LayerNorm")
-            y = self.linear(gelu(self.linear(x, f"{at}.intermediate.dense")), f"{at}.output.dense")
-            x = self.norm(x + y, f"{at}.output.LayerNorm")
+            x = self.feed_forward(self.norm(x + y, f"{at}.attention.output.LayerNorm"), at)
         return x
+
+
+class JinaBert(Bert):
+    """Jina Embeddings 2: ALiBi in the place of positions, and a gate in the feed-forward block.
+
+    The number of heads is a power of two. activate: its GELU is the exact one.
+    """
+
+    def __init__(
+        self, config: Mapping[str, Any], tensors: Mapping[str, NDArray], activate: Any
+    ) -> None:
+        super().__init__(config, {n.removeprefix("bert."): data for n, data in tensors.items()})
+        self.activate = activate
+
+    def embedded(self, ids: NDArray) -> F64:
+        return self.tensors["embeddings.word_embeddings.weight"][ids]
+
+    def biases(self, length: int) -> F64:
+        slopes = 2.0 ** (-8 / self.heads * np.arange(1, self.heads + 1))
+        distances = np.abs(np.arange(length)[:, None] - np.arange(length))
+        return -slopes[:, None, None] * distances
+
+    def feed_forward(self, x: F64, at: str) -> F64:
+        if self.config["feed_forward_type"] == "original":
+            y = self.activate(self.linear(x, f"{at}.intermediate.dense"))
+            return self.norm(x + self.linear(y, f"{at}.output.dense"), f"{at}.output.LayerNorm")
+        gate, rest = np.split(self.linear(x, f"{at}.mlp.gated_layers"), 2, axis=1)
+        y = self.linear(self.activate(gate) * rest, f"{at}.mlp.wo")
+        return self.norm(x + y, f"{at}.mlp.layernorm")
 
 
 def turned(x: F64, angles: F64) -> F64:

@@ -14,6 +14,7 @@ from . import (
     families_further,
     families_gemma,
     families_older,
+    families_sigmoid,
 )
 from .family import Family
 
@@ -23,6 +24,7 @@ FAMILIES: tuple[Family, ...] = (
     *families_bailing.FAMILIES,
     *families_gemma.FAMILIES,
     *families_experts.FAMILIES,
+    *families_sigmoid.FAMILIES,
     *families_older.FAMILIES,
     *families_encoders.FAMILIES,
 )

@@ -1,4 +1,4 @@
-"""Encoders: BERT, RoBERTa and their kin, Nomic's BERT, ModernBERT, EuroBERT."""
+"""Encoders: BERT, RoBERTa and their kin, Jina's and Nomic's BERT, ModernBERT, EuroBERT."""
 
 from typing import Any
 
@@ -125,6 +125,41 @@ DISTILBERT = Family(
     keys=(*ENCODER_KEYS, Key("attention.layer_norm_epsilon", "f32", constant(1e-12))),
     prefixes=("distilbert.",),
     dropped=r"^vocab_",
+    pooled=True,
+)
+
+
+def _jina_form(config: Config) -> None:
+    """The form that is run: ALiBi for positions, a GELU with or without a gate."""
+    if (kind := config.get("position_embedding_type", "absolute")) != "alibi":
+        raise config.unsupported("position_embedding_type", kind, "alibi")
+    if (kind := config.get("feed_forward_type", "original")) not in ("original", "geglu"):
+        raise config.unsupported("feed_forward_type", kind, "original and geglu")
+    if kind == "original" and (name := config.get("hidden_act", "gelu")) != "gelu":
+        raise config.unsupported("hidden_act", name, "gelu")
+
+
+JINA = Family(
+    architecture="jina-bert-v2",
+    classes=("JinaBertModel", "JinaBertForMaskedLM"),
+    tensors={
+        **{name: target for name, target in _BERT.items() if "position_embeddings" not in name},
+        "encoder.layer.{}.attention.self.layer_norm_q": "blk.{}.attn_q_norm",
+        "encoder.layer.{}.attention.self.layer_norm_k": "blk.{}.attn_k_norm",
+        "encoder.layer.{}.mlp.gated_layers": "blk.{}.ffn_up",  # the gate's rows come first
+        "encoder.layer.{}.mlp.wo": "blk.{}.ffn_down",
+        "encoder.layer.{}.mlp.layernorm": "blk.{}.layer_output_norm",
+        # The code model's names.
+        "encoder.layer.{}.layer_norm_1": "blk.{}.attn_norm_2",
+        "encoder.layer.{}.mlp.up_gated_layer": "blk.{}.ffn_up",
+        "encoder.layer.{}.mlp.down_layer": "blk.{}.ffn_down",
+        "encoder.layer.{}.layer_norm_2": "blk.{}.layer_output_norm",
+    },
+    keys=ENCODER_KEYS,
+    defaults=_BERT_DEFAULTS,
+    prefixes=("bert.",),
+    dropped=_HEADS,
+    check=_jina_form,
     pooled=True,
 )
 
@@ -260,6 +295,7 @@ FAMILIES = (
     BERT_RANKER,
     ROBERTA,
     DISTILBERT,
+    JINA,
     NOMIC,
     MODERN_BERT,
     MODERN_RANKER,

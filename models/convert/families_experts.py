@@ -47,10 +47,10 @@ EXPERTS: dict[str, Target] = {
     ),
     f"{LAYER}mlp.experts.down_proj": "blk.{}.ffn_down_exps",
 }
-_EXPERT_WIDTH = Key("expert_feed_forward_length", "u32", "moe_intermediate_size")
+EXPERT_WIDTH = Key("expert_feed_forward_length", "u32", "moe_intermediate_size")
 
 
-def _shared(name: str) -> dict[str, Target]:
+def shared_expert(name: str) -> dict[str, Target]:
     """The expert that every token sees."""
     return {
         f"{LAYER}mlp.{name}.gate_proj": "blk.{}.ffn_gate_shexp",
@@ -64,11 +64,11 @@ QWEN2MOE = Family(
     classes=("Qwen2MoeForCausalLM",),
     tensors=DECODER
     | EXPERTS
-    | _shared("shared_expert")
+    | shared_expert("shared_expert")
     | {f"{LAYER}mlp.shared_expert_gate": "blk.{}.ffn_gate_inp_shexp"},
     keys=(
         *USUAL,
-        _EXPERT_WIDTH,
+        EXPERT_WIDTH,
         Key("expert_shared_feed_forward_length", "u32", "shared_expert_intermediate_size"),
     ),
 )
@@ -77,7 +77,7 @@ QWEN3MOE = Family(
     architecture="qwen3moe",
     classes=("Qwen3MoeForCausalLM",),
     tensors=DECODER | HEAD_NORMS | EXPERTS,
-    keys=(*USUAL, _EXPERT_WIDTH),
+    keys=(*USUAL, EXPERT_WIDTH),
 )
 
 OLMOE = Family(
@@ -131,7 +131,7 @@ PHIMOE = Family(
     made=lambda config: longrope_factors(config, shared_width(config)),
 )
 
-_BIASED_CHOICE: dict[str, Target] = {
+BIASED_CHOICE: dict[str, Target] = {
     f"{LAYER}mlp.gate.e_score_correction_bias": "blk.{}.exp_probs_b.bias",
     f"{LAYER}mlp.gate.e_score_correction": "blk.{}.exp_probs_b",
 }
@@ -139,10 +139,10 @@ _BIASED_CHOICE: dict[str, Target] = {
 DOTS1 = Family(
     architecture="dots1",
     classes=("Dots1ForCausalLM",),
-    tensors=DECODER | HEAD_NORMS | EXPERTS | _shared("shared_experts") | _BIASED_CHOICE,
+    tensors=DECODER | HEAD_NORMS | EXPERTS | shared_expert("shared_experts") | BIASED_CHOICE,
     keys=(
         *USUAL,
-        _EXPERT_WIDTH,
+        EXPERT_WIDTH,
         Key("leading_dense_block_count", "u32", "first_k_dense_replace"),
         Key("expert_shared_count", "u32", "n_shared_experts"),
         Key("expert_weights_scale", "f32", "routed_scaling_factor"),
@@ -159,14 +159,14 @@ GLM4MOE = Family(
     | HEAD_NORMS
     | FFN
     | EXPERTS
-    | _shared("shared_experts")
-    | _BIASED_CHOICE
+    | shared_expert("shared_experts")
+    | BIASED_CHOICE
     | {f"{LAYER}post_attention_layernorm": "blk.{}.post_attention_norm"},
     keys=(
         *USUAL,
         Key("rope.dimension_count", "u32", turned_part(0.5)),
         Key("expert_count", "u32", "n_routed_experts"),
-        _EXPERT_WIDTH,
+        EXPERT_WIDTH,
         Key("expert_shared_count", "u32", "n_shared_experts"),
         Key("leading_dense_block_count", "u32", "first_k_dense_replace"),
         Key("expert_gating_func", "u32", constant(GATING["sigmoid"])),
@@ -179,12 +179,12 @@ GLM4MOE = Family(
 DEEPSEEK = Family(
     architecture="deepseek",
     classes=("DeepseekForCausalLM",),
-    tensors=LLAMA_TENSORS | EXPERTS | _shared("shared_experts"),
+    tensors=LLAMA_TENSORS | EXPERTS | shared_expert("shared_experts"),
     keys=(
         *LLAMA_KEYS,
         Key("rope.scaling.type", "str", no_rope_scaling),
         Key("leading_dense_block_count", "u32", "first_k_dense_replace"),
-        _EXPERT_WIDTH,
+        EXPERT_WIDTH,
         Key("expert_weights_scale", "f32", constant(1.0)),
         Key("expert_count", "u32", "n_routed_experts"),
         Key("expert_shared_count", "u32", "n_shared_experts"),
@@ -219,8 +219,8 @@ DEEPSEEK2 = Family(
     | FFN_NORM
     | FFN
     | EXPERTS
-    | _shared("shared_experts")
-    | _BIASED_CHOICE
+    | shared_expert("shared_experts")
+    | BIASED_CHOICE
     | {
         f"{LAYER}input_layernorm": "blk.{}.attn_norm",
         f"{LAYER}self_attn.q_proj": "blk.{}.attn_q",
@@ -344,7 +344,7 @@ QWEN3VLMOE = Family(
         ),
         f"{LAYER}mlp.experts.down_proj": Piece("blk.{}.ffn_down_exps", turned),
     },
-    keys=(*USUAL, _EXPERT_WIDTH, Key("n_deepstack_layers", "u32", deepstack_layers)),
+    keys=(*USUAL, EXPERT_WIDTH, Key("n_deepstack_layers", "u32", deepstack_layers)),
 )
 
 
@@ -359,7 +359,7 @@ ERNIE_MOE = Family(
     classes=("Ernie4_5_MoeForCausalLM",),
     tensors=DECODER
     | EXPERTS
-    | _shared("shared_experts")
+    | shared_expert("shared_experts")
     | {f"{LAYER}mlp.moe_statics.e_score_correction_bias": "blk.{}.exp_probs_b.bias"},
     keys=(
         *USUAL,
@@ -367,7 +367,7 @@ ERNIE_MOE = Family(
         Key("expert_used_count", "u32", "moe_k"),
         Key("interleave_moe_layer_step", "u32", "moe_layer_interval"),
         Key("leading_dense_block_count", "u32", "moe_layer_start_index"),
-        _EXPERT_WIDTH,
+        EXPERT_WIDTH,
         Key("expert_shared_count", "u32", "moe_num_shared_experts"),
         Key("expert_shared_feed_forward_length", "u32", _ernie_shared),
     ),

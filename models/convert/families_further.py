@@ -95,7 +95,7 @@ OLMO2 = Family(
 )
 
 
-def _exaone4_flags(config: Config) -> list[bool] | None:
+def exaone4_flags(config: Config) -> list[bool] | None:
     if "sliding_window" not in config:
         return None
     if (flags := sliding_flags(config)) is not None:
@@ -114,7 +114,7 @@ EXAONE4 = Family(
         *USUAL,
         Key("vocab_size", "u32", lambda config: config.count("vocab_size")),
         Key("attention.sliding_window", "u32", "sliding_window"),
-        Key("attention.sliding_window_pattern", "bool", _exaone4_flags),
+        Key("attention.sliding_window_pattern", "bool", exaone4_flags),
     ),
     defaults={"head_dim": head_dim},
     made=lambda config: llama3_factors(config, 16.0),

@@ -280,7 +280,8 @@ def _pattern(name: str) -> tuple[str, list[int]]:
 
 def _further(pattern: str, layer: int, config: Config) -> bool:
     """Whether a layer behind the last one only predicts further tokens, for speculation."""
-    further = config.first("num_nextn_predict_layers", "mtp_num_hidden_layers") or 0
+    keys = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")
+    further = config.first(*keys) or 0
     return ".layers." in pattern and layer < config.layers + int(further)
 
 

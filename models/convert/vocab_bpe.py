@@ -145,6 +145,14 @@ def bpe_pairs(
     return [*found, array_pair("tokenizer.ggml.merges", "str", lines)] if lines else found, special
 
 
+def whitespace_pairs(files: TokenizerFiles, size: int) -> tuple[list[Pair], SpecialTokens]:
+    """The keys of a BPE on characters, of words that only whitespace ends: no bytes stand in."""
+    check_vocabulary(files, size)
+    found = PackageTokenizer(files).tokens(size).pairs("whitespace", "whitespace")
+    lines = array_pair("tokenizer.ggml.merges", "str", merges(files))
+    return [*found, lines], SpecialTokens(files, size)
+
+
 def check_vocabulary(files: TokenizerFiles, size: int) -> dict[str, int]:
     """The ids by text of tokenizer.json's model. InvalidModelFileError: they can't be."""
     vocabulary = files.model.get("vocab")

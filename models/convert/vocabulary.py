@@ -10,7 +10,7 @@ from typing import Any
 
 from ...errors import InvalidModelFileError, InvalidParameterError, UnsupportedModelError
 from ..gguf_pairs import Pair, pair, replaced
-from .vocab_bpe import bpe_pairs, wordpiece_pairs
+from .vocab_bpe import bpe_pairs, whitespace_pairs, wordpiece_pairs
 from .vocab_files import TokenizerFiles
 from .vocab_proto import is_sentencepiece
 from .vocab_special import SpecialTokens
@@ -70,6 +70,8 @@ def vocabulary_pairs(
     rules = _SPM_RULES.get(architecture, LLAMA)
     if kind == "BPE":
         found, special = bpe_pairs(files, vocab_size, pre=pre)
+    elif kind == "BPE of words":
+        found, special = whitespace_pairs(files, vocab_size)
     elif kind == "WordPiece":
         found, special = wordpiece_pairs(files, vocab_size)
     elif kind == "Unigram":
@@ -100,6 +102,8 @@ def _kind(files: TokenizerFiles, architecture: str) -> str:
     kind = files.kind
     if kind == "BPE" and files.model.get("byte_fallback"):
         return "BPE of SentencePiece"
+    if kind == "BPE" and architecture == "jina-bert-v2" and _by_whitespace(files):
+        return "BPE of words"
     if kind == "Unigram" and architecture not in _ENCODERS:
         raise UnsupportedModelError(
             f"{files.path}: a unigram tokenizer, but architecture {architecture!r} is run with BPE "
@@ -111,6 +115,11 @@ def _kind(files: TokenizerFiles, architecture: str) -> str:
             "and Unigram)"
         )
     return kind
+
+
+def _by_whitespace(files: TokenizerFiles) -> bool:
+    """Whether words end at whitespace and punctuation, and no bytes are written as characters."""
+    return [step.get("type") for step in files.steps("pre_tokenizer")] == ["Whitespace"]
 
 
 Change = Callable[[TokenizerFiles, SpecialTokens, int, str], Sequence[Pair]]
@@ -165,7 +174,8 @@ def _glm(**roles: str) -> Change:
 
 
 def _jina(files: TokenizerFiles, special: SpecialTokens, size: int, kind: str) -> list[Pair]:
-    return [pair("tokenizer.ggml.token_type_count", "u32", 2)] if kind == "BPE" else []
+    by_words = kind in ("BPE", "BPE of words")
+    return [pair("tokenizer.ggml.token_type_count", "u32", 2)] if by_words else []
 
 
 def _token_types(files: TokenizerFiles, special: SpecialTokens, size: int, kind: str) -> list[Pair]:

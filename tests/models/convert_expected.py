@@ -1,10 +1,11 @@
 """Makes convert_expected.json: what llama.cpp's converter writes for the tiny checkpoints.
 
-    python convert_expected.py LLAMA_CPP_FOLDER
+    python convert_expected.py LLAMA_CPP_FOLDER [CHECKPOINT ...]
 
-with a Python that has torch, transformers and the gguf package of that folder. The keys of the
-vocabulary are left out: the tiny one is not among those that the converter knows (tests of their
-own compare vocabularies). Tensors are kept as type, shape and SHA-256 of their bytes.
+of all, or of those that are named, with a Python that has torch, transformers and the gguf package
+of that folder. The keys of the vocabulary are left out: the tiny one is not among those that the
+converter knows (tests of their own compare vocabularies). Tensors are kept as type, shape and
+SHA-256 of their bytes.
 """
 
 import hashlib
@@ -78,9 +79,11 @@ def main() -> None:
     sys.path[:0] = [str(llama_cpp), str(llama_cpp / "gguf-py"), str(HERE.parent)]
     checkpoints = importlib.import_module("convert_checkpoints")
     logging.disable(logging.WARNING)
+    wanted = sys.argv[2:] or checkpoints.CHECKPOINTS
+    old = json.loads(OUT.read_text(encoding="utf-8")) if sys.argv[2:] else {}
     expected: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as scratch:
-        for name in checkpoints.CHECKPOINTS:
+        for name in wanted:
             if name == "bert-rank":  # converted, but without what its head reads
                 continue
             folder = checkpoints.write(Path(scratch), name)
@@ -96,7 +99,7 @@ def main() -> None:
                 expected[name][outtype] = described(out)
             if name in expected:
                 expected[name] = merged(**expected[name])
-    OUT.write_text(json.dumps(expected, separators=(",", ":")) + "\n", encoding="utf-8")
+    OUT.write_text(json.dumps(old | expected, separators=(",", ":")) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

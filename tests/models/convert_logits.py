@@ -1,9 +1,9 @@
 """Makes ../data/convert_logits.npz: transformers' results on the tiny checkpoints, in float32.
 
-    python convert_logits.py        # a Python with torch and transformers
+    python convert_logits.py [CHECKPOINT ...]        # a Python with torch and transformers
 
-Of each that transformers has a class for: a few positions' logits, or hidden states, or a head's
-scores. Made with transformers 5.24, torch 2.14.
+Of all, or of those that are named, where transformers has the class: a few positions' logits, or
+hidden states, or a head's scores. Made with transformers 5.24, torch 2.14.
 """
 
 import importlib
@@ -23,9 +23,11 @@ def main() -> None:
     sys.path.insert(0, str(HERE.parent))
     checkpoints = importlib.import_module("convert_checkpoints")
     torch, transformers = map(importlib.import_module, ("torch", "transformers"))
-    kept = {}
+    kept = dict(np.load(OUT)) if sys.argv[1:] else {}
+    wanted = sys.argv[1:] or list(checkpoints.CHECKPOINTS)
     with tempfile.TemporaryDirectory() as scratch:
-        for name, make in checkpoints.CHECKPOINTS.items():
+        for name in wanted:
+            make = checkpoints.CHECKPOINTS[name]
             kind = getattr(transformers, make().config["architectures"][0], None)
             if name == "bert-old":  # its class gives words, not vectors
                 continue

@@ -105,6 +105,16 @@ def test_equals_our_reference(weights_of: Any, name: str) -> None:
     assert difference(results(weights_of(name, len(ids)), ids), expected) <= 1e-6
 
 
+@pytest.mark.parametrize("name", ["jina", "jina-plain"])
+@pytest.mark.parametrize(("activate", "bound"), [(hf.gelu, GELU), (hf.gelu_tanh, 1e-6)])
+def test_jina_equals_our_reference(weights_of: Any, name: str, activate: Any, bound: float) -> None:
+    """With its own GELU, and in float64 with the approximation that is run."""
+    made = checkpoints.CHECKPOINTS[name]()
+    reference = hf.JinaBert(made.config, checkpoints.tensors_of(made), activate)
+    ids = np.tile(IDS, 4)[:80]
+    assert difference(results(weights_of(name, len(ids)), ids), reference.states(ids)) <= bound
+
+
 @pytest.mark.kernels
 @pytest.mark.parametrize("name", [name for name in OURS if name not in ("bert", "phi3-long")])
 def test_kernels_equal_our_reference(weights_of: Any, name: str) -> None:

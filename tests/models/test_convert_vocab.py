@@ -96,6 +96,16 @@ def test_ids_equal_those_of_tokenizers(
         assert ours.encode(text, parse_special=True) == theirs.encode(text).ids, repr(text)
 
 
+def test_ids_of_words_by_characters(built: Callable[[str], Path], tmp_path: Path) -> None:
+    """But for characters that no token has, of which llama.cpp makes nothing, and ours too."""
+    ours = Tokenizer.from_file(built("jina_words"))
+    theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    unknown = theirs.token_to_id("<unk>")
+    for text in texts():
+        expected = [i for i in theirs.encode(text).ids if i != unknown]
+        assert ours.encode(text, parse_special=True) == expected, repr(text)
+
+
 @pytest.mark.parametrize("name", ["llama_spm", "gemma3"])
 def test_ids_equal_those_of_sentencepiece(
     built: Callable[[str], Path], tmp_path: Path, name: str

@@ -234,6 +234,45 @@ def glm4(folder: Path) -> tuple[str, int]:
     return "glm4", NUM_BPE + 6
 
 
+def jina(folder: Path) -> tuple[str, int]:
+    """Jina's BERT with RoBERTa's vocabulary."""
+    _, size = roberta(folder)
+    change(folder / "config.json", architectures=["JinaBertForMaskedLM"], type_vocab_size=2)
+    return "jina-bert-v2", size
+
+
+def jina_words(folder: Path) -> tuple[str, int]:
+    """The same with merges of characters inside of words."""
+    words = "the hello world ring 中文 12 . don t ' é".split()
+    texts = ["<s>", "<pad>", "</s>", "<unk>", *sorted(set("".join(words))), "th", "he", "the"]
+    texts += ["中文", "ll", "hell", "hello", "<mask>"]
+    entries = [added(texts.index(t), t) for t in ("<s>", "<pad>", "</s>", "<unk>", "<mask>")]
+    post = {
+        "type": "RobertaProcessing", "sep": ["</s>", 2], "cls": ["<s>", 0], "trim_offsets": True,
+        "add_prefix_space": False,
+    }  # fmt: skip
+    data = byte_level(entries, {"type": "Whitespace"}, post=post, decoder=None)
+    data["normalizer"] = {"type": "Lowercase"}
+    data["model"] |= {
+        "vocab": {text: i for i, text in enumerate(texts)}, "unk_token": "<unk>",
+        "merges": ["t h", "h e", "th e", "中 文", "l l", "he ll", "hell o"],
+    }  # fmt: skip
+    write(
+        folder,
+        tokenizer__json=data,
+        tokenizer_config__json={
+            "bos_token": "<s>", "eos_token": "</s>", "sep_token": "</s>", "cls_token": "<s>",
+            "unk_token": "<unk>", "pad_token": "<pad>", "mask_token": "<mask>",
+            "tokenizer_class": "RobertaTokenizer",
+        },
+        config__json={
+            "architectures": ["JinaBertModel"], "vocab_size": len(texts) + 1, "type_vocab_size": 2,
+            "pad_token_id": 1,
+        },
+    )  # fmt: skip
+    return "jina-bert-v2", len(texts) + 1
+
+
 def eurobert(folder: Path) -> tuple[str, int]:
     """An encoder with Llama 3's vocabulary."""
     _, size = llama3(folder)
@@ -245,7 +284,8 @@ FOLDERS: dict[str, Callable[[Path], tuple[str, int]]] = {
     f.__name__: f
     for f in (
         llama3, qwen2, gpt2, modern_bert, roberta, bert, llama_spm, gemma3, phi3, llama_json,
-        xlm_proto, xlm_json, gemma, internlm2, glm4, eurobert,
+        xlm_proto, xlm_json, gemma, internlm2, glm4, eurobert, jina,
+        jina_words,
     )
 }  # fmt: skip
 
