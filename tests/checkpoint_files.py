@@ -20,6 +20,7 @@ def numbers(name: str, shape: tuple[int, ...], seed: int = 0) -> NDArray[Any]:
         return rng.integers(121, 124, shape, np.uint8)
     whole = rng.integers(-(1 << 15), 1 << 15, shape).astype(np.float32)
     is_norm = "norm" in name.lower() or ".ln_" in name or name.startswith("ln_")
+    is_norm = is_norm or name.endswith(("layer_scalar", "router.scale", "per_expert_scale"))
     if len(shape) == 1 or is_norm:
         return (np.float32(1.0) if is_norm and "bias" not in name and "beta" not in name else 0) + (
             whole * np.float32(2.0**-18)

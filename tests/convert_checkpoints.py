@@ -10,6 +10,7 @@ from pathlib import Path
 import checkpoint_decoders as decoders
 import checkpoint_encoders as encoders
 import checkpoint_experts as experts
+import checkpoint_gemma4 as gemma4
 import checkpoint_older as older
 import checkpoint_older_further as older_further
 import checkpoint_seeing as seeing
@@ -52,6 +53,10 @@ CHECKPOINTS: dict[str, Callable[[], Made]] = {
     "gemma2": decoders.gemma2,
     "gemma3": decoders.gemma3,
     "gemma3-seeing": seeing.gemma3_seeing,
+    "gemma4": gemma4.gemma4,
+    "gemma4-e": gemma4.gemma4_e,
+    "gemma4-moe": gemma4.gemma4_moe,
+    "gemma4-unified": gemma4.gemma4_unified,
     "embedding-gemma": encoders.embedding_gemma,
     "phi3": decoders.phi3,
     "phi3-long": decoders.phi3_long,

@@ -13,6 +13,7 @@ from . import (
     families_experts,
     families_further,
     families_gemma,
+    families_gemma4,
     families_older,
     families_sigmoid,
 )
@@ -23,6 +24,7 @@ FAMILIES: tuple[Family, ...] = (
     *families_further.FAMILIES,
     *families_bailing.FAMILIES,
     *families_gemma.FAMILIES,
+    *families_gemma4.FAMILIES,
     *families_experts.FAMILIES,
     *families_sigmoid.FAMILIES,
     *families_older.FAMILIES,

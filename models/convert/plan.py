@@ -22,6 +22,7 @@ _TOWERS = re.compile(
     r"|visual\.|vision\.|audio\.|talker\.|vision_|audio_|projector\.|image_newline|patch_embed"
 )
 _SUFFIXES = (".weight", ".bias")
+_KINDS = (*_SUFFIXES, ".scale")  # what names of the file end with
 _BLOCKS, _SCALES = "_blocks", "_scales"  # the two tensors of 4-bit floats
 # Always float32, beside vectors and norms.
 _FLOAT32 = re.compile(
@@ -263,7 +264,7 @@ def places(
         if piece is None:
             return
         piece = Piece(piece) if isinstance(piece, str) else piece
-        ours = piece.name if piece.name.endswith(_SUFFIXES) else piece.name + (suffix or ".weight")
+        ours = piece.name if piece.name.endswith(_KINDS) else piece.name + (suffix or ".weight")
         expert = numbers[1] if len(numbers) > 1 else -1
         yield ours.format(*numbers[:1]), expert, piece
 

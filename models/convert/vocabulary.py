@@ -12,6 +12,7 @@ from ...errors import InvalidModelFileError, InvalidParameterError, UnsupportedM
 from ..gguf_pairs import Pair, pair, replaced
 from .vocab_bpe import bpe_pairs, whitespace_pairs, wordpiece_pairs
 from .vocab_files import TokenizerFiles
+from .vocab_gemma4 import gemma4_pairs, suppressed_pairs
 from .vocab_proto import is_sentencepiece
 from .vocab_special import SpecialTokens
 from .vocab_spm import LLAMA, SpmRules, json_spm_pairs, spm_pairs
@@ -27,6 +28,7 @@ _SPM_RULES = {
     "gemma2": _NO_PREFIX,
     "gemma3": _NO_PREFIX,
     "gemma3n": _NO_PREFIX,
+    "gemma4": _NO_PREFIX,
     "gemma-embedding": _NO_PREFIX,
     "phi3": SpmRules(json_added=True),
     "internlm2": SpmRules(
@@ -35,9 +37,9 @@ _SPM_RULES = {
 }
 # Architectures whose tokenizer.json is read even where a tokenizer.model lies beside it.
 _JSON_ONLY = frozenset(
-    "bloom cohere2 command-r eurobert exaone exaone4 falcon glm4 glm4moe gpt-oss gpt2 gptneox "
-    "modern-bert olmo olmo2 olmoe qwen2moe qwen3 qwen3moe seed_oss smollm3 starcoder starcoder2 "
-    "stablelm".split()
+    "bloom cohere2 command-r eurobert exaone exaone-moe exaone4 falcon gemma4 glm4 glm4moe "
+    "gpt-oss gpt2 gptneox minimax-m2 modern-bert olmo olmo2 olmoe qwen2moe qwen3 qwen3moe "
+    "seed_oss smollm3 stablelm starcoder starcoder2".split()
 )
 
 
@@ -78,6 +80,8 @@ def vocabulary_pairs(
         found, special = unigram_pairs(files, vocab_size)
     elif kind == "SentencePiece":
         found, special = spm_pairs(files, vocab_size, rules)
+    elif architecture == "gemma4":
+        found, special = gemma4_pairs(files, vocab_size)
     else:
         found, special = json_spm_pairs(files, vocab_size, rules)
     change = _CHANGES.get(architecture)
@@ -152,6 +156,10 @@ def _gemma(files: TokenizerFiles, special: SpecialTokens, size: int, kind: str) 
     return [_eot(107)] if size > 107 else []
 
 
+def _gemma4(files: TokenizerFiles, special: SpecialTokens, size: int, kind: str) -> list[Pair]:
+    return suppressed_pairs(files)
+
+
 def _internlm2(files: TokenizerFiles, special: SpecialTokens, size: int, kind: str) -> list[Pair]:
     end = next((t.id for t in files.added.values() if t.text == "<|im_end|>"), None)
     if end is not None:
@@ -196,6 +204,7 @@ _CHANGES: dict[str, Change] = {
     "granite": _llama,
     "granitemoe": _llama,
     "gemma": _gemma,
+    "gemma4": _gemma4,
     "internlm2": _internlm2,
     "eurobert": _flags(bos=False),
     "modern-bert": _flags(bos=True, eos=True, sep=True),

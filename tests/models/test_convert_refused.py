@@ -4,9 +4,10 @@ import importlib
 from pathlib import Path
 from typing import Any
 
+import gguf
 import pytest
 
-from llamba.errors import LlambaError, UnsupportedModelError
+from llamba.errors import InvalidModelFileError, LlambaError, UnsupportedModelError
 from llamba.models.convert.conversion import Conversion, prepare
 
 TESTS = Path(__file__).resolve().parent.parent
@@ -22,6 +23,20 @@ def written(folder: Path, name: str, more: dict[str, Any] | None = None, **chang
     values = {key: value for key, value in (made.config | changes).items() if value is not None}
     made = checkpoints.Made(values, made.shapes | (more or {}), made.tokenizer, made.files)
     return checkpoints.write_made(folder / name, made, checkpoints.tensors_of(made))
+
+
+_FULL, _SLIDING = "full_attention", "sliding_attention"
+
+
+def rope(kind: str, **changes: Any) -> dict[str, Any]:
+    """Gemma 4's, with changes of one kind of layers."""
+    values = checkpoints.CHECKPOINTS["gemma4-moe"]().config["rope_parameters"]
+    return values | {kind: values[kind] | changes}
+
+
+def own(**more: Any) -> dict[str, Any]:
+    """What the mixture's full layers have of their own, as transformers 5 says it."""
+    return dict.fromkeys("13", {"head_dim": 64, "num_key_value_heads": 1, **more})
 
 
 @pytest.mark.parametrize(
@@ -47,6 +62,23 @@ def written(folder: Path, name: str, more: dict[str, Any] | None = None, **chang
             {"mlp_layer_types": ["sparse", "dense", "sparse", "sparse"]},
             "mlp_layer_types is ['sparse', 'dense'",
         ),
+        ("gemma4-moe", {"attention_bias": True}, "attention_bias is True"),
+        ("gemma4-moe", {"hidden_activation": "relu"}, "hidden_activation is 'relu'"),
+        ("gemma4-moe", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping is 50.0"),
+        ("gemma4-moe", {"use_bidirectional_attention": "all"}, "bidirectional_attention is 'all'"),
+        ("gemma4-moe", {"layer_types": ["full_attention"] * 3}, "layer_types is ['full"),
+        ("gemma4-moe", {"layer_types": ["chunked_attention"] * 4}, "layer_types is ['chunked"),
+        ("gemma4-moe", {"rope_parameters": rope(_FULL, rope_type="yarn")}, "full_attention is {"),
+        ("gemma4-moe", {"rope_parameters": rope(_FULL, factor=8.0)}, "full_attention.factor is 8"),
+        (
+            "gemma4-moe",
+            {"rope_parameters": rope(_SLIDING, rope_type="linear")},
+            "sliding_attention",
+        ),
+        ("gemma4-moe", {"rope_parameters": {"rope_theta": 1e6}}, "rope_parameters.full_attention"),
+        ("gemma4-moe", {"per_layer_config": {"1": {"head_dim": 64}}}, "per_layer_config is"),
+        ("gemma4-moe", {"per_layer_config": own(sliding_window=4)}, "per_layer_config is"),
+        ("gemma4-moe", {"per_layer_config": own() | {"0": {"head_dim": 64}}}, "per_layer_config"),
     ],
 )
 def test_refused(tmp_path: Path, name: str, changes: dict[str, Any], said: str) -> None:
@@ -66,6 +98,17 @@ def test_refused(tmp_path: Path, name: str, changes: dict[str, Any], said: str) 
         ("exaone-moe", {"moe_intermediate_size": 64}, "experts"),
         ("exaone-moe", {"first_k_dense_replace": 2}, "leading_dense_block_count"),
         ("exaone-moe", {"num_experts": 5}, "gate"),
+        ("gemma4-moe", {"num_kv_shared_layers": 4}, "shared_kv_layers"),
+        ("gemma4-moe", {"num_experts": 5}, "router.proj"),
+        ("gemma4-moe", {"top_k_experts": 5}, "expert_used_count"),
+        ("gemma4-moe", {"enable_moe_block": False}, "not part of architecture"),
+        ("gemma4-moe", {"hidden_size_per_layer_input": 32}, "embed_tokens_per_layer"),
+        ("gemma4-moe", {"global_head_dim": 96}, "layers.1.self_attn"),
+        ("gemma4-moe", {"attention_k_eq_v": False}, "layers.1.self_attn"),
+        ("gemma4-moe", {"use_double_wide_mlp": True, "num_kv_shared_layers": 2}, "layers.2.mlp"),
+        ("gemma4-moe", {"per_layer_config": [64]}, "config.json"),
+        ("gemma4-moe", {"moe_intermediate_size": 64}, "experts"),
+        ("gemma4-moe", {"layer_types": 4}, "config.json"),
     ],
 )
 def test_numbers_that_tensors_contradict(
@@ -82,6 +125,8 @@ def test_numbers_that_tensors_contradict(
         ("jina", "classifier.weight"),
         ("minimax-m2", "model.layers.0.block_sparse_moe.shared_mlp.w1.weight"),
         ("exaone-moe", "model.layers.0.self_attn.rel_bias.weight"),
+        ("gemma4-moe", "model.layers.0.self_attn.v_norm.weight"),
+        ("gemma4-moe", "model.vision_tower.patch_embedder.input_proj.weight"),
     ],
 )
 def test_tensors_without_a_place(tmp_path: Path, name: str, tensor: str) -> None:
@@ -132,3 +177,37 @@ def test_what_transformers_fills_in(tmp_path: Path) -> None:
         tmp_path, "minimax-m2", rotary_dim=None, rope_theta=None, rope_parameters=rope
     )
     assert same(prepare(checkpoints.write(tmp_path / "c", "minimax-m2")), prepare(by_part))
+
+
+def test_gemma4_of_transformers_5(tmp_path: Path) -> None:
+    """Its configs keep heads by layer, and leave out what is usual."""
+    plain = prepare(checkpoints.write(tmp_path / "plain", "gemma4-moe"))
+    changes = dict.fromkeys(
+        ["global_head_dim", "num_global_key_value_heads", "rope_parameters", "num_kv_shared_layers",
+         "hidden_size_per_layer_input", "use_bidirectional_attention", "attention_bias"]
+    )  # fmt: skip
+    assert same(plain, prepare(written(tmp_path, "gemma4-moe", per_layer_config=own(), **changes)))
+
+
+def test_gemma4_without_a_softcap(tmp_path: Path) -> None:
+    """0 is written: runtimes take a missing key for 30."""
+    made = prepare(written(tmp_path, "gemma4-moe", final_logit_softcapping=None))
+    assert made.values["gemma4.final_logit_softcapping"] == ("f32", 0.0)
+
+
+def test_tokens_that_are_never_generated(tmp_path: Path) -> None:
+    """Of the class with one tower, as llama.cpp's converter has it."""
+    folder = checkpoints.write(tmp_path, "gemma4-unified")
+    key = "tokenizer.ggml.suppress_tokens"
+    prepare(folder).write(path := tmp_path / "model.gguf")
+    field = gguf.GGUFReader(path).fields[key]
+    assert field.contents() == [258, 259] and field.types[-1].name == "INT32"
+    settings = folder / "generation_config.json"
+    settings.write_text('{"suppress_tokens": null}')
+    assert key not in [pair.key for pair in prepare(folder).pairs]
+    settings.write_text('{"suppress_tokens": ["a"]}')
+    with pytest.raises(InvalidModelFileError, match="suppress_tokens"):
+        prepare(folder)
+    folder = checkpoints.write(tmp_path, "gemma4")
+    settings.rename(folder / settings.name)
+    assert key not in [pair.key for pair in prepare(folder).pairs]

@@ -83,7 +83,9 @@ def texts() -> list[str]:
     return ["", " ", "hello world", " the  hello\n", *joined]
 
 
-@pytest.mark.parametrize("name", ["llama3", "qwen2", "gpt2", "modern_bert", "llama_json", "bert"])
+@pytest.mark.parametrize(
+    "name", ["llama3", "qwen2", "gpt2", "modern_bert", "llama_json", "bert", "gemma4"]
+)
 def test_ids_equal_those_of_tokenizers(
     built: Callable[[str], Path], tmp_path: Path, name: str
 ) -> None:

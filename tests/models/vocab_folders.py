@@ -10,6 +10,7 @@ from pathlib import Path
 from vocab_folders_spm import (
     gemma,
     gemma3,
+    gemma4,
     internlm2,
     llama_json,
     llama_spm,
@@ -285,7 +286,7 @@ FOLDERS: dict[str, Callable[[Path], tuple[str, int]]] = {
     for f in (
         llama3, qwen2, gpt2, modern_bert, roberta, bert, llama_spm, gemma3, phi3, llama_json,
         xlm_proto, xlm_json, gemma, internlm2, glm4, eurobert, jina,
-        jina_words,
+        jina_words, gemma4,
     )
 }  # fmt: skip
 

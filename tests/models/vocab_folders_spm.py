@@ -15,6 +15,7 @@ from vocab_parts import (
     decoder_of,
     proto,
     spm_json,
+    spm_merges,
     spm_pieces,
     template,
     write,
@@ -140,6 +141,44 @@ def gemma(folder: Path) -> tuple[str, int]:
     _, size = gemma3(folder)
     change(folder / "config.json", architectures=["GemmaForCausalLM"], eos_token_id=1)
     return "gemma", size
+
+
+def gemma4(folder: Path) -> tuple[str, int]:
+    """Merges on characters; tokens with roles that no other model has, and some without one."""
+    texts = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", "[multimodal]", "<unused0>", "<|turn>"]
+    texts += ["<turn|>", "<|tool_call>", '<|"|>', "<|image|>", "\n\n", "\n"]
+    texts += [text for text, _, _ in spm_pieces()[3:]]
+    size = len(texts)
+    entries = [added(i, text) for i, text in enumerate(texts[:5])]
+    entries += [added(i, texts[i], special=i in (7, 8, 9, 11)) for i in range(5, 13)]
+    entries += [added(size, "<own>"), added(size + 1, "<other>", special=False)]
+    entries.append(added(size + 2, "<|video|>"))
+    data = spm_json(entries, prefix=False)
+    data["post_processor"] = template([("<bos>", 2)])
+    data["model"] |= {
+        "vocab": {text: i for i, text in enumerate(texts)},
+        "merges": [["\n", "\n"], *(line.split(" ") for line in spm_merges())],
+    }
+    write(
+        folder,
+        tokenizer__json=data,
+        tokenizer_config__json={
+            "bos_token": "<bos>", "eos_token": "<eos>", "unk_token": "<unk>", "pad_token": "<pad>",
+            "sot_token": "<|turn>", "eot_token": "<turn|>", "etc_token": "<|tool_call>",
+            "escape_token": {"content": '<|"|>', "special": False, "__type": "AddedToken"},
+            "model_specific_special_tokens": {"image_token": "<|image|>"},
+            "extra_special_tokens": ["<|video|>"],
+            "tokenizer_class": "GemmaTokenizer", "chat_template": TEMPLATE,
+        },
+        generation_config__json={"suppress_tokens": [11, size + 2]},
+        config__json={
+            "architectures": ["Gemma4ForCausalLM"],
+            "bos_token_id": 2, "eos_token_id": [1, 8], "pad_token_id": 0, "vocab_size": size + 3,
+            "num_kv_shared_layers": 0, "layer_types": ["full_attention"], "sliding_window": 8,
+            "global_head_dim": 8, "head_dim": 8, "moe_intermediate_size": None,
+        },
+    )  # fmt: skip
+    return "gemma4", size + 3
 
 
 def internlm2(folder: Path) -> tuple[str, int]:
