@@ -133,6 +133,8 @@ def _layer_tensors(
     if numbers.per_layer_dim:
         size = numbers.per_layer_dim
         tensors |= {"inp_gate": (size, dim), "proj": (dim, size), "post_norm": (dim,)}
+    if "attn_norm_2" in architecture.optional:
+        tensors |= {"attn_norm_2": (dim,)}
     if "layer_output_scale" in architecture.optional:
         tensors |= {"layer_output_scale": (1,)}
     return tensors

@@ -61,6 +61,9 @@ class Builder:
         self.block_scale = self.numbers.residual_scale if self.block_residual else 1.0
         self.hidden = hidden or self.buffer(self.numbers.dim)
         self.block_out = self.hidden if self.block_residual else self.buffer(self.numbers.dim)
+        # What attention was given, where it is added once more behind the first norm.
+        twice = "attn_norm_2" in self.architecture.optional
+        self.kept = self.buffer(self.numbers.dim) if twice else 0
         self.widest = self.numbers.dim  # columns that an op has in its scratch memory
         self._inputs: dict[tuple[int, int, str, int], Activations] = {}
         self._ones: dict[int, int] = {}

@@ -234,6 +234,23 @@ def jina_plain() -> Made:
     return Made(made, shapes, tokenizer="wordpiece")
 
 
+def jina_code() -> Made:
+    """The code model: norms of all heads of q and of k, a second norm around attention."""
+    made = jina()
+    names = {"mlp.gated_layers": "mlp.up_gated_layer", "mlp.wo": "mlp.down_layer"}
+    names["mlp.layernorm"] = "layer_norm_2"
+    shapes: Shapes = {}
+    for name, shape in made.shapes.items():
+        for old, new in names.items():
+            name = name.replace(f".{old}.", f".{new}.")
+        shapes[name] = shape
+    norms = ("layer_norm_1", "attention.self.layer_norm_q", "attention.self.layer_norm_k")
+    more = biased({f"{name}.weight": (DIM,) for name in norms})
+    return Made(
+        made.config, shapes | layers(more, prefix="encoder.layer.{}."), made.tokenizer, made.files
+    )
+
+
 def _modern_config(kind: str, **changes: Any) -> dict[str, Any]:
     return config(
         kind,

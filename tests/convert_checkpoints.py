@@ -120,6 +120,7 @@ CHECKPOINTS: dict[str, Callable[[], Made]] = {
     "distilbert": encoders.distilbert,
     "jina": encoders.jina,
     "jina-plain": encoders.jina_plain,
+    "jina-code": encoders.jina_code,
     "nomic": encoders.nomic,
     "modern-bert": encoders.modern_bert,
     "modern-rank": encoders.modern_rank,

@@ -130,6 +130,14 @@ class Bert(Checkpoint):
         """What is added to the scores (heads, tokens, tokens)."""
         return 0.0
 
+    def projected(self, x: F64, at: str) -> list[F64]:
+        """q, k, v, (tokens, width) each."""
+        return [self.linear(x, f"{at}.{name}") for name in ("query", "key", "value")]
+
+    def after_attention(self, x: F64, y: F64, at: str) -> F64:
+        """x: what attention was given, y: what it gives."""
+        return self.norm(x + y, f"{at}.attention.output.LayerNorm")
+
     def feed_forward(self, x: F64, at: str) -> F64:
         """The block with the sum and the norm around it."""
         y = self.linear(gelu(self.linear(x, f"{at}.intermediate.dense")), f"{at}.output.dense")
@@ -142,22 +150,21 @@ class Bert(Checkpoint):
         for layer in range(self.config["num_hidden_layers"]):
             at = f"encoder.layer.{layer}"
             q, k, v = (
-                self.linear(x, f"{at}.attention.self.{n}")
-                .reshape(len(x), self.heads, self.head)
-                .swapaxes(0, 1)
-                for n in ("query", "key", "value")
+                heads.reshape(len(x), self.heads, self.head).swapaxes(0, 1)
+                for heads in self.projected(x, f"{at}.attention.self")
             )
             scores = q @ k.swapaxes(1, 2) / math.sqrt(self.head) + self.biases(len(x))
             y = (softmax(scores) @ v).swapaxes(0, 1).reshape(len(x), self.dim)
             y = self.linear(y, f"{at}.attention.output.dense")
-            x = self.feed_forward(self.norm(x + y, f"{at}.attention.output.LayerNorm"), at)
+            x = self.feed_forward(self.after_attention(x, y, at), at)
         return x
 
 
 class JinaBert(Bert):
     """Jina Embeddings 2: ALiBi in the place of positions, and a gate in the feed-forward block.
 
-    The number of heads is a power of two. activate: its GELU is the exact one.
+    The code model has norms of q and k, and a second one around attention and its input. The number
+    of heads is a power of two. activate: its GELU is the exact one.
     """
 
     def __init__(
@@ -165,6 +172,17 @@ class JinaBert(Bert):
     ) -> None:
         super().__init__(config, {n.removeprefix("bert."): data for n, data in tensors.items()})
         self.activate = activate
+        self.code = "encoder.layer.0.layer_norm_1.weight" in self.tensors
+
+    def projected(self, x: F64, at: str) -> list[F64]:
+        q, k, v = super().projected(x, at)
+        if self.code:
+            q, k = self.norm(q, f"{at}.layer_norm_q"), self.norm(k, f"{at}.layer_norm_k")
+        return [q, k, v]
+
+    def after_attention(self, x: F64, y: F64, at: str) -> F64:
+        y = super().after_attention(x, y, at)
+        return self.norm(x + y, f"{at}.layer_norm_1") if self.code else y
 
     def embedded(self, ids: NDArray) -> F64:
         return self.tensors["embeddings.word_embeddings.weight"][ids]
@@ -178,9 +196,12 @@ class JinaBert(Bert):
         if self.config["feed_forward_type"] == "original":
             y = self.activate(self.linear(x, f"{at}.intermediate.dense"))
             return self.norm(x + self.linear(y, f"{at}.output.dense"), f"{at}.output.LayerNorm")
-        gate, rest = np.split(self.linear(x, f"{at}.mlp.gated_layers"), 2, axis=1)
-        y = self.linear(self.activate(gate) * rest, f"{at}.mlp.wo")
-        return self.norm(x + y, f"{at}.mlp.layernorm")
+        code = self.code
+        names = ("up_gated_layer", "down_layer") if code else ("gated_layers", "wo")
+        up, down = (f"{at}.mlp.{name}" for name in names)
+        gate, rest = np.split(self.linear(x, up), 2, axis=1)
+        y = self.linear(self.activate(gate) * rest, down)
+        return self.norm(x + y, f"{at}.layer_norm_2" if code else f"{at}.mlp.layernorm")
 
 
 def turned(x: F64, angles: F64) -> F64:

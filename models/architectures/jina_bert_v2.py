@@ -1,4 +1,7 @@
-"""Jina Embeddings 2: BERT's blocks with a gate, and scores that fall with the distance (ALiBi)."""
+"""Jina Embeddings 2: BERT's blocks with a gate, and scores that fall with the distance (ALiBi).
+
+In the code model a second norm stands around attention and its input.
+"""
 
 from ..architecture import Activation, Architecture, Norm, Placement, QKNorm, Rope
 
@@ -14,6 +17,6 @@ ARCHITECTURE = Architecture(
     embedding_norm=True,
     output_norm=False,
     alibi=True,
-    optional=("ffn_gate", "attn_q_norm", "attn_k_norm"),
+    optional=("ffn_gate", "attn_q_norm", "attn_k_norm", "attn_norm_2"),
     tensor_names={"attn_norm": "attn_output_norm", "ffn_norm": "layer_output_norm"},
 )

@@ -181,7 +181,9 @@ class Reference:
                 self._trace(f"blk.{layer}.attention_out", x)
                 return x + norm(feed(x, x), layer, "post_ffw_norm")
             case Placement.RESIDUAL:
-                x = norm(x + attend(x), layer, "attn_norm")
+                y = norm(x + attend(x), layer, "attn_norm")
+                twice = self.weights.layer_optional(layer, "attn_norm_2") is not None
+                x = norm(x + y, layer, "attn_norm_2") if twice else y
                 self._trace(f"blk.{layer}.attention_out", x)
                 return norm(x + feed(x, x), layer, "ffn_norm")
             case Placement.PARALLEL:

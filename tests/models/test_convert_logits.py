@@ -105,7 +105,7 @@ def test_equals_our_reference(weights_of: Any, name: str) -> None:
     assert difference(results(weights_of(name, len(ids)), ids), expected) <= 1e-6
 
 
-@pytest.mark.parametrize("name", ["jina", "jina-plain"])
+@pytest.mark.parametrize("name", ["jina", "jina-plain", "jina-code"])
 @pytest.mark.parametrize(("activate", "bound"), [(hf.gelu, GELU), (hf.gelu_tanh, 1e-6)])
 def test_jina_equals_our_reference(weights_of: Any, name: str, activate: Any, bound: float) -> None:
     """With its own GELU, and in float64 with the approximation that is run."""

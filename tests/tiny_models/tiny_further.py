@@ -150,7 +150,8 @@ FURTHER: tuple[Tiny, ...] = (
     ),
     model(
         "jina-bert-v2-fused",
-        f"{JINA} {QK_NORM.replace('norm', 'norm+')} ffn_up ffn_down+ layer_output_norm+",
+        f"{JINA} {QK_NORM.replace('norm', 'norm+')} attn_norm_2+ ffn_up ffn_down+ "
+        "layer_output_norm+",
         architecture="jina-bert-v2",
         ends="",
         layer_norm=True,
