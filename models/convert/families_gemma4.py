@@ -100,7 +100,9 @@ def _of_experts(*keys: str) -> Any:
 
 def _factors(config: Config) -> dict[str, NDArray[np.float32]]:
     """`rope_freqs.weight`, half a head's: 1 for what turns, 1e30 for what stands still."""
-    width = int(_of_full(config)["head_dim"])
+    width = _of_full(config)["head_dim"]
+    if not (isinstance(width, int) and 0 < width < 1 << 16):
+        raise config.invalid("global_head_dim", width, "a positive whole number")
     turned = int(width * config.rope[_FULL].get("partial_rotary_factor", 1.0) / 2)
     values = np.array([1, 1e30], np.float32)
     return {"rope_freqs.weight": np.repeat(values, [turned, width // 2 - turned])}

@@ -104,6 +104,7 @@ def test_refused(tmp_path: Path, name: str, changes: dict[str, Any], said: str) 
         ("gemma4-moe", {"enable_moe_block": False}, "not part of architecture"),
         ("gemma4-moe", {"hidden_size_per_layer_input": 32}, "embed_tokens_per_layer"),
         ("gemma4-moe", {"global_head_dim": 96}, "layers.1.self_attn"),
+        ("gemma4-moe", {"global_head_dim": 10**12}, "global_head_dim is 1000000000000"),
         ("gemma4-moe", {"attention_k_eq_v": False}, "layers.1.self_attn"),
         ("gemma4-moe", {"use_double_wide_mlp": True, "num_kv_shared_layers": 2}, "layers.2.mlp"),
         ("gemma4-moe", {"per_layer_config": [64]}, "config.json"),
