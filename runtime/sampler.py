@@ -35,7 +35,8 @@ class Sampler:
         params: the request's settings.
         seed: what the generator starts from; nothing else influences it (PAINS P38).
         prompt_ids: the prompt: penalties look at it as well.
-        banned_ids: never chosen, beside those of `params.logit_bias` (end tokens with ignore_eos).
+        banned_ids: never chosen, beside those of `params.logit_bias` (of `Tokenizer.suppress_ids`,
+            and end tokens with ignore_eos).
         breakers: DRY sequence breakers as tokens; needed when `params.dry_multiplier` is not 0.
         constraint: what may follow at all; asked before every other setting.
     """
@@ -88,13 +89,15 @@ class Sampler:
         prompt_ids: Sequence[int],
         constraint: "TokenConstraint | None" = None,
     ) -> "Sampler":
-        """With what depends on the model: end tokens and DRY breakers."""
+        """With what depends on the model: tokens that it never gives, and DRY breakers."""
         dry = params.dry_multiplier != 0.0 and params.dry_penalty_last_n != 0
         return cls(
             params,
             seed=seed,
             prompt_ids=prompt_ids,
-            banned_ids=sorted(tokenizer.stop_ids) if params.ignore_eos else (),
+            banned_ids=sorted(
+                tokenizer.suppress_ids | (tokenizer.stop_ids if params.ignore_eos else set())
+            ),
             breakers=breakers_of(tokenizer, params.dry_sequence_breakers) if dry else None,
             constraint=constraint,
         )

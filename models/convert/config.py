@@ -12,6 +12,8 @@ _NESTED = ("text_config", "llm_config", "language_config", "lm_config")
 # What the text model of such a one still has at the top.
 _OUTER = ("architectures", "quantization_config", "tie_word_embeddings", "id2label")
 
+MAX_HEAD_DIM = 1 << 15
+
 
 class Config(Mapping[str, Any]):
     """config.json's keys with defaults; a key that is null counts as absent.
@@ -103,9 +105,11 @@ class Config(Mapping[str, Any]):
     @property
     def head_dim(self) -> int:
         """Elements of a head: its own key, or an equal share of the width."""
-        if "head_dim" in self:
-            return self.count("head_dim")
-        return self.width // self.heads
+        if "head_dim" not in self:
+            return self.width // self.heads
+        if (dim := self.count("head_dim")) > MAX_HEAD_DIM:  # tables are made of so many elements
+            raise self.invalid("head_dim", dim, f"at most {MAX_HEAD_DIM}")
+        return dim
 
     @property
     def full_rope(self) -> Mapping[str, Any]:

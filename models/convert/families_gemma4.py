@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .config import Config
+from .config import MAX_HEAD_DIM, Config
 from .families_decoders import AFTER, ATTENTION, ENDS, FFN, HEAD_NORMS, LAYER
 from .family import Family, Key, Piece, Target
 from .keys import SIZES, USUAL, sliding_flags
@@ -101,8 +101,8 @@ def _of_experts(*keys: str) -> Any:
 def _factors(config: Config) -> dict[str, NDArray[np.float32]]:
     """`rope_freqs.weight`, half a head's: 1 for what turns, 1e30 for what stands still."""
     width = _of_full(config)["head_dim"]
-    if not (isinstance(width, int) and 0 < width < 1 << 16):
-        raise config.invalid("global_head_dim", width, "a positive whole number")
+    if not (isinstance(width, int) and 0 < width <= MAX_HEAD_DIM):
+        raise config.invalid("global_head_dim", width, f"1 to {MAX_HEAD_DIM}")
     turned = int(width * config.rope[_FULL].get("partial_rotary_factor", 1.0) / 2)
     values = np.array([1, 1e30], np.float32)
     return {"rope_freqs.weight": np.repeat(values, [turned, width // 2 - turned])}

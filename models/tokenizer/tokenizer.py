@@ -48,7 +48,8 @@ class Tokenizer:
 
     vocab_size: int. bos_id, eos_id, eot_id, eom_id, unk_id, pad_id, sep_id, mask_id: int, or None
     where the file has none. add_bos, add_eos: whether `encode` adds them (BERT's kind always adds
-    BOS, which is its CLS, and SEP). stop_ids: every id that ends a turn.
+    BOS, which is its CLS, and SEP). stop_ids: every id that ends a turn. suppress_ids: those that
+    the file says are never to be generated.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -65,6 +66,7 @@ class Tokenizer:
         self.eot_id, self.eom_id = vocabulary.eot_id, vocabulary.eom_id
         self.unk_id, self.pad_id = vocabulary.unk_id, vocabulary.pad_id
         self.stop_ids: frozenset[int] = vocabulary.stop_ids
+        self.suppress_ids: frozenset[int] = vocabulary.suppress_ids
         self.sep_id, self.mask_id = vocabulary.sep_id, vocabulary.mask_id
         self._kind = kind
         self._spm = kind == "SPM"

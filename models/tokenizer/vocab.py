@@ -71,6 +71,7 @@ class Vocabulary:
         self.rerank_template = template if isinstance(template, str) else None
         self._special_ids()
         self.stop_ids = self._stop_ids()
+        self.suppress_ids = self._suppress_ids()
         self._strip_attributes()
 
     def _array(self, name: str) -> np.ndarray | None:
@@ -172,6 +173,16 @@ class Vocabulary:
             self.attrs[plain] = NORMAL
             self.controls -= {plain}
         return frozenset(ids)
+
+    def _suppress_ids(self) -> frozenset[int]:
+        """Ids that the file says are never to be generated: those of pictures and sounds."""
+        key = "tokenizer.ggml.suppress_tokens"
+        value = self.metadata.get(key)
+        if value is None or isinstance(value, list) and not value:
+            return frozenset()
+        if not isinstance(value, np.ndarray) or value.dtype.kind not in "iu":
+            raise InvalidModelFileError(f"{key} must be an array of token ids")
+        return frozenset(value[(value >= 0) & (value < self.size)].tolist())
 
     def _strip_attributes(self) -> None:
         """Whitespace that special tokens swallow: not in the files, known by the models' names."""

@@ -95,6 +95,7 @@ def test_refused(tmp_path: Path, name: str, changes: dict[str, Any], said: str) 
         ("minimax-m2", {"rotary_dim": 48}, "rope.dimension_count"),
         ("minimax-m2", {"rotary_dim": "16"}, "rotary_dim is '16'"),
         ("minimax-m2", {"head_dim": None}, "o_proj"),
+        ("llama31", {"head_dim": 2**31 - 2}, "head_dim is 2147483646, expected at most 32768"),
         ("exaone-moe", {"moe_intermediate_size": 64}, "experts"),
         ("exaone-moe", {"first_k_dense_replace": 2}, "leading_dense_block_count"),
         ("exaone-moe", {"num_experts": 5}, "gate"),

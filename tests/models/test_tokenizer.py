@@ -15,6 +15,8 @@ from llamba.models.tokenizer import Tokenizer
 from llamba.models.tokenizer.bpe import CHAR_OF_BYTE
 from llamba.models.tokenizer.merges import _merge_long, merge
 from llamba.models.tokenizer.pretokenize import PRE_TOKENIZERS, PreTokenizer
+from llamba.runtime.params import SamplingParams
+from llamba.runtime.sampler import Sampler
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 
@@ -113,6 +115,20 @@ def test_p22_stop_ids_hold_turn_ends_that_the_file_does_not_name() -> None:
     assert t.stop_ids == {256, 257, 258}
     assert t.eot_id == 257 and t.eom_id == 258
     assert t.decode([257]) == "" and t.token_bytes(257) == b""
+
+
+def test_tokens_that_are_never_generated() -> None:
+    """Those of the vocabulary; and the sampler gives them to nobody, whoever asks for them."""
+    t = byte_bpe({"<image>": CONTROL}, suppress_tokens=np.array([-1, 256, 97, 257], np.int32))
+    assert t.suppress_ids == {97, 256} and byte_bpe({}).suppress_ids == frozenset()
+    row = np.zeros(t.vocab_size, np.float32)
+    row[[97, 98, 256]] = 9, 5, 7
+    wanted = SamplingParams(temperature=0, logit_bias={97: 50.0})
+    sampler = Sampler.for_request(wanted, t, seed=0, prompt_ids=[1])
+    assert sampler.sample(row) == 98
+    for wrong in ("x", np.array([1.5]), 3):
+        with pytest.raises(InvalidModelFileError, match="suppress_tokens must be an array"):
+            byte_bpe({}, suppress_tokens=wrong)
 
 
 def test_p22_gpt_oss_end_is_not_the_end() -> None:

@@ -38,6 +38,7 @@ class FakeTokenizer:
     longest_token = 4
     bos_id, eos_id = BOS, EOS
     stop_ids = frozenset({EOS})
+    suppress_ids: frozenset[int] = frozenset()
 
     @property
     def vocabulary(self) -> SimpleNamespace:
