@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from ..errors import InvalidModelFileError, ModelNotFoundError
 from .gguf import GGUFFile, TensorInfo
 from .importance import Sums
+from .tensor_reader import TensorReader
 
 _SQUARES, _VALUES, _COUNTS = ".in_sum2", ".in_sum", ".counts"
 _INT = struct.Struct("<i")
@@ -40,7 +41,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def _read_gguf(path: Path) -> dict[str, Any]:
-    with GGUFFile.open(path) as gguf:
+    with GGUFFile.open(path) as gguf, TensorReader(gguf) as reader:
         metadata = gguf.metadata
         names = [n.removesuffix(_SQUARES) for n in gguf.tensors if n.endswith(_SQUARES)]
         if not names:
@@ -60,7 +61,7 @@ def _read_gguf(path: Path) -> dict[str, Any]:
         texts = metadata.get("imatrix.datasets", [])
         datasets = texts if isinstance(texts, list) else []
         return {
-            "entries": {name: _entry(path, gguf, name) for name in sorted(names)},
+            "entries": {name: _entry(path, gguf, reader, name) for name in sorted(names)},
             "datasets": tuple(
                 t if isinstance(t, str) else t.decode(errors="replace") for t in datasets
             ),
@@ -68,11 +69,11 @@ def _read_gguf(path: Path) -> dict[str, Any]:
         }
 
 
-def _entry(path: Path, gguf: GGUFFile, name: str) -> Sums:
-    squares = _floats(path, gguf.tensors[name + _SQUARES])
+def _entry(path: Path, gguf: GGUFFile, reader: TensorReader, name: str) -> Sums:
+    squares = _floats(path, reader, gguf.tensors[name + _SQUARES])
     if (info := gguf.tensors.get(name + _COUNTS)) is None:
         raise InvalidModelFileError(f"{path}: {name} has sums and no counts; make it again")
-    exact = _floats(path, info)
+    exact = _floats(path, reader, info)
     if not exact.size or squares.size % exact.size:
         raise InvalidModelFileError(
             f"{path}: {name} has {squares.size} sums and {exact.size} counts; make it again"
@@ -82,7 +83,7 @@ def _entry(path: Path, gguf: GGUFFile, name: str) -> Sums:
     counts = np.rint(exact).astype(np.int64)
     values = None
     if (info := gguf.tensors.get(name + _VALUES)) is not None:
-        values = _floats(path, info)
+        values = _floats(path, reader, info)
         if values.size != squares.size:
             raise InvalidModelFileError(
                 f"{path}: {name} has {squares.size} sums of squares and {values.size} of values"
@@ -93,11 +94,11 @@ def _entry(path: Path, gguf: GGUFFile, name: str) -> Sums:
     return Sums(_checked(path, name, squares).reshape(counts.size, -1), counts, values)
 
 
-def _floats(path: Path, info: TensorInfo) -> NDArray[np.float32]:
-    """A copy of a float32 tensor's values, in a row."""
+def _floats(path: Path, reader: TensorReader, info: TensorInfo) -> NDArray[np.float32]:
+    """A float32 tensor's values, in a row."""
     if info.type_name != "F32":
         raise InvalidModelFileError(f"{path}: {info.name} is {info.type_name}, must be F32")
-    return np.frombuffer(info.data.tobytes(), "<f4").astype(np.float32)
+    return reader.read(info, 0, info.num_bytes).view("<f4").astype(np.float32)
 
 
 def _checked(path: Path, name: str, squares: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -6,6 +6,7 @@ and the pages of a large one would count as the process's own memory.
 
 import os
 import threading
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -18,21 +19,63 @@ if TYPE_CHECKING:
     from .gguf import GGUFFile, TensorInfo
 
 
+_MOST_BYTES = 1 << 26  # of one read: some systems refuse more than 2 GB
+_SEEKING = threading.Lock()  # on Windows, which can't read from an offset
+
+
+def open_source(path: Path) -> int:
+    """A descriptor for `read_into`. InvalidModelFileError: the file can't be opened."""
+    try:
+        return os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+    except OSError as error:
+        raise _unreadable(path, error) from None
+
+
+def read_into(out: NDArray[np.uint8], fd: int, offset: int, path: Path, tensor: str) -> None:
+    """Fill an array with the bytes from `offset` on. Threads may share a descriptor.
+
+    path, tensor: for the message of InvalidModelFileError: the file can't be read, or has become
+    shorter.
+    """
+    done = 0
+    while done < len(out):
+        try:
+            count = _read_some(out[done : done + _MOST_BYTES].data, fd, offset + done)
+        except OSError as error:
+            raise _unreadable(path, error) from None
+        if not count:
+            raise InvalidModelFileError(
+                f"{path}: the file changed while it was read: it ends within tensor {tensor}"
+            )
+        done += count
+
+
+def _read_some(out: memoryview, fd: int, offset: int) -> int:
+    if hasattr(os, "preadv"):
+        return os.preadv(fd, [out], offset)
+    with _SEEKING:
+        os.lseek(fd, offset, os.SEEK_SET)
+        data = os.read(fd, len(out))
+    out[: len(data)] = data
+    return len(data)
+
+
+def _unreadable(path: Path, error: OSError) -> InvalidModelFileError:
+    return InvalidModelFileError(f"{path}: the file can't be read: {error.strerror}")
+
+
 class TensorReader:
     """The files of a model, open for reading; a context manager. Threads may read side by side."""
 
     def __init__(self, gguf: "GGUFFile") -> None:
         self._gguf = gguf
         self._fds: list[int] = []
-        self._seeking = threading.Lock()
-        for path in gguf.paths:
-            try:
-                self._fds.append(os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0)))
-            except OSError as error:
-                self.close()
-                raise InvalidModelFileError(
-                    f"{path}: the file can't be read: {error.strerror}"
-                ) from None
+        try:
+            for path in gguf.paths:
+                self._fds.append(open_source(path))
+        except BaseException:
+            self.close()
+            raise
 
     def read(self, tensor: "TensorInfo", start: int, num_bytes: int) -> NDArray[np.uint8]:
         """`num_bytes` bytes of a tensor from byte `start` on, in a fresh array.
@@ -42,30 +85,8 @@ class TensorReader:
         out = np.empty(num_bytes, np.uint8)
         shard, offset = self._gguf.place_of(tensor)
         path = self._gguf.paths[shard]
-        done = 0
-        while done < num_bytes:
-            try:
-                count = self._read_into(shard, out[done:].data, offset + start + done)
-            except OSError as error:
-                raise InvalidModelFileError(
-                    f"{path}: the file can't be read: {error.strerror}"
-                ) from None
-            if not count:
-                raise InvalidModelFileError(
-                    f"{path}: the file changed while it was read: it ends within tensor "
-                    f"{tensor.name}"
-                )
-            done += count
+        read_into(out, self._fds[shard], offset + start, path, tensor.name)
         return out
-
-    def _read_into(self, shard: int, out: memoryview, offset: int) -> int:
-        if hasattr(os, "preadv"):
-            return os.preadv(self._fds[shard], [out], offset)
-        with self._seeking:  # Windows
-            os.lseek(self._fds[shard], offset, os.SEEK_SET)
-            data = os.read(self._fds[shard], len(out))
-        out[: len(data)] = data
-        return len(data)
 
     def close(self) -> None:
         """Close the files; may be repeated."""

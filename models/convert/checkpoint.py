@@ -18,7 +18,7 @@ _PICKLES = re.compile(r"(pytorch_model.*|consolidated.*|model.*)\.(bin|pth|pt|ck
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A folder whose headers are read and checked; the numbers are mapped when asked for.
+    """A folder whose headers are read and checked; the numbers are read when asked for.
 
     config: config.json as it is. tensors: by their names, in the order of the files.
     """

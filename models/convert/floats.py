@@ -14,7 +14,9 @@ FLOATS = ("F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2")
 def to_float32(raw: NDArray, dtype: str) -> Float32:
     """Elements as they lie in the file (`StoredTensor.raw`), in one of FLOATS, as numbers."""
     if dtype == "BF16":
-        return (raw.astype(np.uint32) << 16).view(np.float32)
+        bits = raw.astype(np.uint32)
+        bits <<= 16
+        return bits.view(np.float32)
     if dtype.startswith("F8_"):
         return _fp8_values(dtype)[raw]
     return raw.astype(np.float32)

@@ -1,6 +1,6 @@
 """Adapters merged into a checkpoint: W + scale * factor * B A in place of W, in float32."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,11 +30,20 @@ class MergedTensor(StoredTensor):
         for change, scale in self.changes:
             if isinstance(change, LowRank):
                 up, down = change.halves()
-                values += (up @ down) * np.float32(scale * change.factor)
+                product = up @ down
+                product *= np.float32(scale * change.factor)
+                values += product
             else:
                 new: Float32 = to_float32(change.raw(), change.dtype)
                 values = new if scale == 1 else values + np.float32(scale) * (new - values)
         return values
+
+    def rows(self, size: int) -> Iterator[NDArray[Any]]:
+        """The sum a piece at a time, made as a whole."""
+        values = self.raw().reshape(-1, self.shape[-1] if self.shape else 1)
+        step = max(1, size // values.shape[1])
+        for first in range(0, len(values), step):
+            yield values[first : first + step]
 
 
 def merged(checkpoint: Checkpoint, adapters: Sequence[tuple[PeftAdapter, float]]) -> Checkpoint:

@@ -23,6 +23,7 @@ _TOWERS = re.compile(
 )
 _SUFFIXES = (".weight", ".bias")
 _KINDS = (*_SUFFIXES, ".scale")  # what names of the file end with
+_COMPARED = 1 << 20  # elements of two tensors that are looked at together
 _BLOCKS, _SCALES = "_blocks", "_scales"  # the two tensors of 4-bit floats
 # Always float32, beside vectors and norms.
 _FLOAT32 = re.compile(
@@ -70,31 +71,32 @@ class Part:
     def _chunks(
         self, config: Config, block: tuple[int, int] | None, size: int
     ) -> Iterator[Float32]:
-        raw: NDArray[Any] = self.stored.raw()
-        dtype = self.stored.dtype
-        if self.scale is not None:
-            if self.piece.move is None:
-                yield from self._scaled(raw, block, size)
-                return
-            whole = np.empty(raw.shape, np.float32)  # what is moved is scaled before
-            rows, first = whole.reshape(-1, raw.shape[-1]), 0
-            for numbers in self._scaled(raw, block, size):
+        stored, dtype = self.stored, self.stored.dtype
+        if self.piece.move is None:
+            if self.scale is not None:
+                yield from self._scaled(block, size)
+            else:
+                yield from (to_float32(rows, dtype) for rows in stored.rows(size))
+            return
+        if self.scale is None:
+            raw = stored.raw()
+        else:  # what is moved is scaled before
+            raw, dtype = np.empty(stored.shape, np.float32), "F32"
+            rows, first = raw.reshape(-1, raw.shape[-1]), 0
+            for numbers in self._scaled(block, size):
                 rows[first : first + len(numbers)] = numbers
                 first += len(numbers)
-            raw, dtype = whole, "F32"
         moved = self._moved(raw, config)
         rows = np.ascontiguousarray(moved).reshape(-1, moved.shape[-1] if moved.ndim else 1)
         step = max(1, size // rows.shape[1])
         for first in range(0, len(rows), step):
             yield to_float32(rows[first : first + step], dtype)
 
-    def _scaled(
-        self, raw: NDArray[Any], block: tuple[int, int] | None, size: int
-    ) -> Iterator[Float32]:
+    def _scaled(self, block: tuple[int, int] | None, size: int) -> Iterator[Float32]:
         assert self.scale is not None
         scale = to_float32(self.scale.raw(), self.scale.dtype)
         try:
-            yield from scaled(raw, self.stored.dtype, scale, block, size)
+            yield from scaled(self.stored.raw(), self.stored.dtype, scale, block, size)
         except ValueError as error:
             raise InvalidModelFileError(
                 f"{self.stored.path}: the scales of {self.stored.name} don't fit it ({error})"
@@ -170,8 +172,8 @@ def _tied(planned: Mapping[str, Planned]) -> bool:
     stored = [part.stored for part in parts if part is not None and part.scale is None]
     if len(stored) < 2 or len({(s.dtype, s.shape) for s in stored}) > 1:
         return False
-    output, embeddings = (s.raw() for s in stored)
-    return np.array_equal(output.view(np.uint8), embeddings.view(np.uint8))
+    pieces = zip(*(s.rows(_COMPARED) for s in stored), strict=True)
+    return all(np.array_equal(a.view(np.uint8), b.view(np.uint8)) for a, b in pieces)
 
 
 def choose_forms(planned: list[Planned], outtype: str) -> None:

@@ -6,7 +6,10 @@ trusted: every offset, shape and dtype is checked against its bytes before one i
 
 import json
 import math
+import os
 import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import InvalidModelFileError, UnsupportedModelError
+from ..tensor_reader import open_source, read_into
 
 MAX_HEADER = 100_000_000  # bytes; the format's own limit
 
@@ -40,16 +44,38 @@ class StoredTensor:
     num_bytes: int
 
     def raw(self) -> NDArray[Any]:
-        """The elements in the dtype of DTYPES, read-only; mapped as long as the array lives."""
-        if not self.num_bytes:
-            return np.empty(self.shape, DTYPES[self.dtype])
+        """All elements in the dtype of DTYPES, in memory.
+
+        InvalidModelFileError: the file can't be read, or has become shorter; so in `rows`.
+        """
+        out = np.empty(self.shape, DTYPES[self.dtype])
+        with self._opened() as fill:
+            fill(out, 0)
+        return out
+
+    def rows(self, size: int) -> Iterator[NDArray[Any]]:
+        """The elements in order, whole rows of about `size` elements at a time: (n, columns).
+
+        A vector is one row, and so is a single number.
+        """
+        columns = self.shape[-1] if self.shape else 1
+        step, count = max(1, size // columns), math.prod(self.shape) // columns
+        with self._opened() as fill:
+            for first in range(0, count, step):
+                out = np.empty((min(step, count - first), columns), DTYPES[self.dtype])
+                fill(out, first * columns * out.itemsize)
+                yield out
+
+    @contextmanager
+    def _opened(self) -> Iterator[Callable[[NDArray[Any], int], None]]:
+        """A call that fills an array from a byte of the tensor on."""
+        fd = open_source(self.path)
         try:
-            mapped = np.memmap(
-                self.path, DTYPES[self.dtype], "r", offset=self.start, shape=self.shape
+            yield lambda out, at: read_into(
+                out.reshape(-1).view(np.uint8), fd, self.start + at, self.path, self.name
             )
-        except (OSError, ValueError) as error:  # it became shorter since it was opened
-            raise InvalidModelFileError(f"{self.path}: tensor {self.name}: {error}") from None
-        return mapped.view(np.ndarray)
+        finally:
+            os.close(fd)
 
 
 def read_header(path: Path) -> dict[str, StoredTensor]:
