@@ -1,5 +1,6 @@
 """The command `llamba`: a group that imports each command only when it is called."""
 
+import contextlib
 import errno
 import importlib
 import io
@@ -53,6 +54,12 @@ MODEL is a .gguf file, a folder with one, a name from the catalogue, or hf:OWNER
 Shell completion: eval "$(_LLAMBA_COMPLETE=bash_source llamba)"   (or zsh_source, fish_source)
 """
 
+# Those that may write files: to them SIGTERM and SIGHUP are what Ctrl-C is (signals.py).
+WRITING = {
+    *("pull", "convert", "imatrix", "quantize", "split", "merge", "perplexity", "compare", "eval"),
+    *("bench", "kernels"),
+}
+
 INTERRUPTED = 130  # 128 + SIGINT
 OUT_OF_MEMORY = "not enough memory: use a shorter context or prompt, or a smaller model"
 BROKEN_PIPE = 141  # 128 + SIGPIPE: what a program that was told nothing would die of
@@ -88,6 +95,10 @@ class LlambaGroup(click.Group):
             near = difflib.get_close_matches(name, COMMANDS, n=2)
             hint = f": did you mean {' or '.join(near)}?" if near else ""
             ctx.fail(f"no command {name!r}{hint}")
+        if name in WRITING:
+            from .signals import ended_in_order
+
+            ctx.with_resource(ended_in_order())
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -146,8 +157,7 @@ def report(error: BaseException) -> int:
 
         traceback.print_exception(error)
     if isinstance(error, KeyboardInterrupt):
-        click.echo(err=True)  # closes the line of the terminal's ^C
-        return INTERRUPTED
+        return _report_end(error)
     if isinstance(error, BrokenPipeError):
         # The reader left (`| head -1`). Python would complain again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -178,6 +188,20 @@ def report(error: BaseException) -> int:
     else:
         fail(f"unexpected {what}: this is a fault in llamba{hint}")
     return 1
+
+
+def _report_end(error: KeyboardInterrupt) -> int:
+    """Ctrl-C, or a signal that counts as one."""
+    from .signals import Ended
+
+    with contextlib.suppress(OSError):  # who read stderr may have been ended, too
+        if not isinstance(error, Ended):
+            click.echo(err=True)  # closes the line of the terminal's ^C
+            return INTERRUPTED
+        from .console import note
+
+        note(f"stopped by {error.name}")
+    return error.exit_code if isinstance(error, Ended) else INTERRUPTED
 
 
 @click.group(

@@ -3,9 +3,11 @@
 Its bytes go to a temporary file beside it, `.NAME.*.tmp`, which takes the name when all are on the
 disk. Where a link is to be replaced, that is what it leads to, and the link stays. Who writes holds
 a lock on the temporary file; one that nobody holds was left by a program that was killed, and the
-next writer of the same name removes it.
+next writer of the same name removes it. An interrupt may come between any two instructions: what
+it keeps from being discarded goes when the program ends.
 """
 
+import atexit
 import contextlib
 import errno
 import glob
@@ -32,6 +34,15 @@ except ImportError:  # Windows
 
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 _MAX_STEM = 237  # bytes of a name that a temporary one, 18 longer, begins with: 255 are the limit
+_begun: dict[Path, int] = {}  # temporary files, and the process (a fork isn't it) that writes them
+
+
+@atexit.register
+def _discard_begun() -> None:
+    for path, process in list(_begun.items()):
+        if process == os.getpid():
+            with contextlib.suppress(OSError):
+                path.unlink()
 
 
 class Publication(ABC):
@@ -93,16 +104,14 @@ class OutputFile(Publication):
                 _check_room(self._target, num_bytes)
             while not self._open_temporary():
                 pass
-        except OSError as error:
-            if self._fd >= 0:
-                self.discard()
-            raise self._failed(error) from None
-        try:
             if num_bytes:
                 self._reserve(num_bytes)
-        except OSError as error:
-            self.discard()
-            raise self._failed(error) from None
+        except BaseException as error:
+            if self._fd >= 0:
+                self.discard()
+            if isinstance(error, OSError):
+                raise self._failed(error) from None
+            raise
 
     @property
     def sha256(self) -> str:
@@ -112,6 +121,7 @@ class OutputFile(Publication):
     def _open_temporary(self) -> bool:
         """Make and lock it; False: another writer took it for a leftover before it was locked."""
         self._temporary = _other_name(self._target)
+        _begun[self._temporary] = os.getpid()
         self._fd = os.open(self._temporary, _NEW, 0o666)  # the rights of any new file
         if fcntl:
             fcntl.flock(self._fd, fcntl.LOCK_EX)  # who looks whether it is one holds it briefly
@@ -154,6 +164,7 @@ class OutputFile(Publication):
         except OSError as error:
             raise self._failed(error) from None
         self._published = True
+        _begun.pop(self._temporary, None)
         self._close()
         with contextlib.suppress(OSError):  # some file systems have no such thing
             folder = os.open(self._target.parent, os.O_RDONLY)
@@ -190,6 +201,7 @@ class OutputFile(Publication):
         if not self._published:
             with contextlib.suppress(OSError):
                 self._temporary.unlink()
+            _begun.pop(self._temporary, None)
         self._close()
 
     def _close(self) -> None:

@@ -36,7 +36,9 @@ class Terminal:
                 **os.environ,
                 "TERM": "xterm-256color",
                 "PROMPT_TOOLKIT_NO_CPR": "1",
-                "PYTHONPATH": str(Path(__file__).parent),
+                "PYTHONPATH": os.pathsep.join(
+                    filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH")))
+                ),
                 **env,
             },
         )

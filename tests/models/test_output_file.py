@@ -2,6 +2,9 @@
 
 import fcntl
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -75,3 +78,33 @@ def test_a_file_is_taken_for_a_leftover_before_it_is_locked(
     monkeypatch.setattr(fcntl, "flock", lock_late)
     write(tmp_path / "m")
     assert len(calls) == 2 and os.listdir(tmp_path) == ["m"]
+
+
+def test_an_interrupt_while_room_is_reserved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(OutputFile, "_reserve", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        OutputFile(tmp_path / "m", num_bytes=10)
+    assert not os.listdir(tmp_path)
+
+
+def test_an_interrupt_before_the_context_is_entered(tmp_path: Path) -> None:
+    """The file goes with the program that made it, and with no fork of it."""
+    code = (
+        "import os, sys\n"
+        "from llamba.models.output_file import OutputFile\n"
+        "file = OutputFile(sys.argv[1])\n"
+        "if not (child := os.fork()):\n"
+        "    sys.exit()\n"
+        "os.waitpid(child, 0)\n"
+        "print(len(os.listdir(os.path.dirname(sys.argv[1]))), flush=True)\n"
+        "raise KeyboardInterrupt\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "m")]
+    run = subprocess.run(command, capture_output=True, text=True)
+    assert (run.stdout, run.returncode) == ("1\n", -signal.SIGINT)
+    assert not os.listdir(tmp_path)
