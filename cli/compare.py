@@ -11,10 +11,10 @@ import click
 
 from ..errors import InvalidParameterError, ResourceError
 from . import judging
-from .chunk_progress import ChunkProgress
 from .console import note, print_json, warn
 from .divergence_table import print_comparison
 from .perplexity import model_row, settings_row
+from .progress import ChunkProgress
 
 if TYPE_CHECKING:
     import numpy as np

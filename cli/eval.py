@@ -9,10 +9,10 @@ import click
 
 from ..errors import InvalidParameterError, RequestError
 from . import judging
-from .chunk_progress import ChunkProgress
 from .console import note, print_json
 from .lora import lora_from, lora_option
 from .perplexity import model_row, settings_row
+from .progress import ChunkProgress
 
 if TYPE_CHECKING:
     from ..models.output_file import OutputFile

@@ -8,9 +8,9 @@ import click
 
 from ..errors import InvalidParameterError
 from . import judging
-from .chunk_progress import ChunkProgress
 from .console import note, print_json, size
 from .lora import lora_from, lora_option
+from .progress import ChunkProgress
 
 if TYPE_CHECKING:
     from ..runtime.perplexity import Perplexity, Running

@@ -4,7 +4,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import click
 
@@ -40,6 +40,7 @@ KERNELS = ("compile", "compile_gpu", "compile_for")
 COUNTED = (*KERNELS, "upload", "collect")  # the others are in bytes
 TIMED = ("collect",)  # whose lines say when they will be done, as bars do
 SHORT_S = 0.5  # work that is done sooner is not worth a line or a bar, nor rich's import
+_EVERY_S = 10.0  # between lines where stderr is no terminal
 
 
 @contextmanager
@@ -88,6 +89,16 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
+def _left(seconds: float, done: int, total: int) -> str:
+    """More of a line: the time that is left, `done` having taken so long.
+
+    >>> _left(30, 1, 3), _left(30, 3, 3)
+    (', 1:00 left', '')
+    """
+    left = seconds * (total - done) / done
+    return f", {duration(left)} left" if left > 0 else ""
+
+
 class _Lines:
     """A line when it starts, one every ten seconds, one when it is done."""
 
@@ -104,14 +115,13 @@ class _Lines:
         last = bool(total) and done >= total
         if event in self.finished or (now < self.next_at.get(event, 0.0) and not last):
             return
-        self.next_at[event] = now + 10
+        self.next_at[event] = now + _EVERY_S
         text = TITLES.get(event, event).format(name=self.name)
         show = _amount(event)
         if done and total:
             text += f": {show(done)} of {show(total)}{more}"
-            if event in TIMED and not last:
-                left = (now - started) * (total - done) / done
-                text += f", {duration(left)} left" if left else ""
+            if event in TIMED:
+                text += _left(now - started, done, total)
         elif total:
             text += f" ({show(total)})"
         note(text + (", done" if last else ""))
@@ -162,3 +172,42 @@ class _Bars:
         if self.bars is not None:
             self.bars.stop()
             self.bars = None
+
+
+class ChunkProgress:
+    """Parts of a text that are done, with a figure that is known better with each.
+
+    In a terminal one line that changes; elsewhere a line every ten seconds. A context manager.
+    """
+
+    def __init__(self, what: str = "chunk") -> None:
+        self._what = what
+        self._started = time.monotonic()
+        self._next = _EVERY_S
+        self._live = sys.stderr.isatty()
+        self._shown = False
+
+    @property
+    def seconds(self) -> float:
+        """Since it was made."""
+        return time.monotonic() - self._started
+
+    def update(self, done: int, total: int, figure: str = "") -> None:
+        """So many of all are done; `figure` is what is known so far."""
+        seconds = self.seconds
+        text = f"{self._what} {done}/{total}" + (f": {figure}" if figure else "")
+        text += _left(seconds, done, total)
+        if self._live:
+            click.echo(f"\r\x1b[2K{text}", err=True, nl=False)
+            self._shown = True
+        elif seconds >= self._next:
+            note(text)
+            self._next = seconds + _EVERY_S
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """The changing line goes."""
+        if self._shown:
+            click.echo("\r\x1b[2K", err=True, nl=False)

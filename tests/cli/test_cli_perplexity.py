@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from llamba.cli.chunk_progress import ChunkProgress
+from llamba.cli.progress import ChunkProgress
 from llamba.runtime.logits_file import LogitsFile
 
 pytestmark = pytest.mark.kernels
