@@ -5,16 +5,14 @@ Only then are its temporary files removed, its compilers stopped, and its thread
 
 import os
 import signal
+import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-_NAMES = ("SIGTERM", "SIGHUP")  # Windows has no SIGHUP
-# For so long others are ignored, which must not interrupt what the first one began: a terminal
-# that is closed sends SIGHUP, and so does the shell in it.
-_ENDING_S = 5.0
+_NAMES = ("SIGTERM", "SIGHUP", "SIGALRM")  # Windows has only the first
+_AGAIN_S = 0.2
 
 
 class Ended(KeyboardInterrupt):
@@ -29,31 +27,49 @@ class Ended(KeyboardInterrupt):
 def ended_in_order() -> Iterator[None]:
     """Within it, these signals raise Ended in the main thread.
 
-    One that is ignored (nohup) stays ignored, and one that has a handler keeps it.
+    One that is ignored (nohup) stays ignored, and one that has a handler keeps it. What Ended or
+    Ctrl-C has begun is not disturbed by the next signal (a terminal that is closed sends one, and
+    so does the shell in it). But an exception may come where a library swallows it: so it is
+    raised again, by an alarm, until it gets through.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     terminals = [fd for fd in (1, 2) if os.isatty(fd)]
-    ends_at = 0.0
+    first: int | None = None
 
     def end(number: int, frame: FrameType | None) -> None:
-        nonlocal ends_at
-        now = time.monotonic()
-        if now < ends_at:
+        nonlocal first
+        if _is_ending():
             return
-        ends_at = now + _ENDING_S
+        if first is None:
+            first = number
+        if repeats:
+            signal.setitimer(signal.ITIMER_REAL, _AGAIN_S, _AGAIN_S)
         for fd in terminals:
             if not os.isatty(fd):  # it was closed: what we say on the way out would be an error
-                os.dup2(os.open(os.devnull, os.O_WRONLY), fd)
-        raise Ended(number)
+                nothing = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nothing, fd)
+                os.close(nothing)
+        raise Ended(first)
 
     found = [getattr(signal, name) for name in _NAMES if hasattr(signal, name)]
     ours = [each for each in found if signal.getsignal(each) is signal.SIG_DFL]
+    repeats = getattr(signal, "SIGALRM", None) in ours
     for each in ours:
         signal.signal(each, end)
     try:
         yield
     finally:
+        if repeats:
+            signal.setitimer(signal.ITIMER_REAL, 0)
         for each in ours:
             signal.signal(each, signal.SIG_DFL)
+
+
+def _is_ending() -> bool:
+    """Whether a KeyboardInterrupt is being handled where the signal came."""
+    error = sys.exception()
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None

@@ -5,7 +5,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,13 @@ with pytest.MonkeyPatch.context() as _patch:
     _patch.syspath_prepend(str(Path(__file__).parent))
     Terminal = importlib.import_module("terminal").Terminal
 
-pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+if os.name == "nt":
+    pytest.skip("signals of POSIX", allow_module_level=True)
 
+DEFAULT = (signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
 # `llamba quantize`, which waits for a signal when some of the tensors are written.
 WAITS = """
-import signal, sys
+import sys, time
 from llamba.cli import progress
 from llamba.models.output_file import OutputFile
 
@@ -37,8 +40,8 @@ def write(file, data):
     calls.append(len(data))
     if len(calls) == 4:
         print("begun", flush=True)
-        while True:
-            signal.pause()
+        while True:  # not pause(), which would miss a signal that comes just before it
+            time.sleep(0.02)
 
 OutputFile.write = write
 from llamba.cli.main import main
@@ -60,10 +63,10 @@ def source(tmp_path: Path) -> Path:
 @pytest.fixture
 def default_signals() -> Iterator[None]:
     """As a command finds them; whoever runs the tests may have ignored some."""
-    both = (signal.SIGTERM, signal.SIGHUP)
-    before = [signal.signal(each, signal.SIG_DFL) for each in both]
+    before = [signal.signal(each, signal.SIG_DFL) for each in DEFAULT]
+    interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
-    for each, handler in zip(both, before, strict=True):
+    for each, handler in zip((*DEFAULT, signal.SIGINT), (*before, interrupt), strict=True):
         signal.signal(each, handler)
 
 
@@ -71,38 +74,30 @@ def code_for(source: Path) -> str:
     return WAITS.replace("ARGS", repr([str(source), str(source.with_name("o.gguf")), "COPY"]))
 
 
-def end(source: Path, *kinds: signal.Signals, ignored: bool = False) -> tuple[int, str]:
-    """The exit code and what was said at last when these signals come."""
-    action = signal.SIG_IGN if ignored else signal.SIG_DFL
+@pytest.mark.parametrize(
+    ("sighup", "code", "name"),
+    [(signal.SIG_DFL, 129, "SIGHUP"), (signal.SIG_IGN, 143, "SIGTERM")],
+    ids=["", "nohup"],
+)
+def test_nothing_is_left(source: Path, sighup: signal.Handlers, code: int, name: str) -> None:
+    """Of two signals, the one that counts is said."""
+    before = source.read_bytes()
     with subprocess.Popen(
         [sys.executable, "-c", code_for(source)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        preexec_fn=lambda: signal.signal(signal.SIGHUP, action),
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, sighup),
         text=True,
     ) as run:
         assert run.stdout is not None and run.stdout.readline() == "begun\n"
         assert len(list(source.parent.iterdir())) == 2
-        for kind in kinds:
-            run.send_signal(kind)
+        run.send_signal(signal.SIGHUP)
+        run.send_signal(signal.SIGTERM)
         _, errors = run.communicate(timeout=60)
     assert "Traceback" not in errors and "Exception" not in errors
-    return run.returncode, errors.splitlines()[-1]
-
-
-@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGHUP])
-def test_nothing_is_left(source: Path, kind: signal.Signals) -> None:
-    before = source.read_bytes()
-    assert end(source, kind) == (128 + kind, f"stopped by {kind.name}")
+    assert (run.returncode, errors.splitlines()[-1]) == (code, f"stopped by {name}")
     assert list(source.parent.iterdir()) == [source]
     assert source.read_bytes() == before
-
-
-def test_nohup(source: Path) -> None:
-    """Of two signals that have come, Python sees SIGHUP first."""
-    kinds = signal.SIGHUP, signal.SIGTERM
-    assert end(source, *kinds, ignored=True) == (143, "stopped by SIGTERM")
-    assert list(source.parent.iterdir()) == [source]
 
 
 def test_the_terminal_is_closed(source: Path) -> None:
@@ -117,23 +112,48 @@ def test_the_terminal_is_closed(source: Path) -> None:
     assert list(source.parent.iterdir()) == [source]
 
 
-def test_the_next_does_not_disturb_the_end(
-    default_signals: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """But later it counts again: where the first one came, exceptions may have been swallowed."""
-    now = [100.0]
-    monkeypatch.setattr("llamba.cli.signals.time.monotonic", lambda: now[0])
-    with ended_in_order():
-        assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
-        with pytest.raises(Ended) as found:
-            signal.raise_signal(signal.SIGTERM)
-        signal.raise_signal(signal.SIGTERM)
-        signal.raise_signal(signal.SIGHUP)
-        now[0] += 60
-        with pytest.raises(Ended):
+@pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT])
+def test_the_next_does_not_disturb_the_end(default_signals: None, first: signal.Signals) -> None:
+    steps: list[str] = []
+    with ended_in_order(), pytest.raises(KeyboardInterrupt) as found:
+        assert signal.SIG_DFL not in map(signal.getsignal, DEFAULT)
+        try:
+            signal.raise_signal(first)
+        finally:
+            for kind in DEFAULT:
+                signal.raise_signal(kind)
+            steps += in_a_generator()
+    assert steps == ["removed"]
+    if first == signal.SIGTERM:
+        assert isinstance(found.value, Ended)
+        assert (found.value.name, found.value.exit_code) == ("SIGTERM", 143)
+    assert {*map(signal.getsignal, DEFAULT)} == {signal.SIG_DFL}
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def in_a_generator() -> list[str]:
+    """Closing one is how the threads of quantize are ended."""
+    done: list[str] = []
+
+    def work() -> Generator[int]:
+        try:
+            yield 1
+        finally:
             signal.raise_signal(signal.SIGHUP)
-    assert (found.value.name, found.value.exit_code) == ("SIGTERM", 143)
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+            done.append("removed")
+
+    with closing(work()) as numbers:
+        next(numbers)
+    return done
+
+
+def test_what_is_swallowed_comes_again(default_signals: None) -> None:
+    with ended_in_order(), pytest.raises(Ended) as found:
+        with suppress(Ended):  # a library that hides all errors
+            signal.raise_signal(signal.SIGHUP)
+        while True:
+            signal.pause()
+    assert found.value.name == "SIGHUP"
 
 
 def test_handlers_of_others_stay(default_signals: None) -> None:
