@@ -56,8 +56,10 @@ class StoredTensor:
     def rows(self, size: int) -> Iterator[NDArray[Any]]:
         """The elements in order, whole rows of about `size` elements at a time: (n, columns).
 
-        A vector is one row, and so is a single number.
+        A vector is one row, and so is a single number; nothing comes of an empty tensor.
         """
+        if not self.num_bytes:
+            return
         columns = self.shape[-1] if self.shape else 1
         step, count = max(1, size // columns), math.prod(self.shape) // columns
         with self._opened() as fill:

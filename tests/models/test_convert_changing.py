@@ -1,6 +1,7 @@
 """Checkpoints that another program cuts off or takes away while they are converted."""
 
 import importlib
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from llamba.models import importance_file, tensor_reader
 from llamba.models.convert import conversion, plan
 from llamba.models.convert.conversion import Conversion, prepare
 from llamba.models.convert.peft import PeftAdapter
+from llamba.models.convert.safetensors_file import StoredTensor
 from llamba.models.importance import Importance, Sums
 from llamba.models.importance_writer import write
 
@@ -125,3 +127,19 @@ def test_importance_matrix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(importance_file, "_entry", cutting)
     with pytest.raises(InvalidModelFileError, match=r"m\.gguf: the file changed while it was read"):
         Importance.open(path)
+
+
+@pytest.mark.parametrize(
+    ("shape", "parts"),
+    [((), [(1, 1)]), ((5,), [(1, 5)]), ((2, 3, 4), [(2, 4), (2, 4), (2, 4)])]
+    + [((0,), []), ((4, 0), []), ((0, 4), [])],
+)
+def test_rows(tmp_path: Path, shape: tuple[int, ...], parts: list[tuple[int, int]]) -> None:
+    values = np.arange(math.prod(shape), dtype=np.float32).reshape(shape)
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(b"ten bytes!" + values.tobytes())
+    stored = StoredTensor("x", "F32", shape, path, 10, values.nbytes)
+    found = list(stored.rows(8))
+    assert [rows.shape for rows in found] == parts
+    assert [x for rows in found for x in rows.ravel().tolist()] == values.ravel().tolist()
+    assert np.array_equal(stored.raw(), values)
