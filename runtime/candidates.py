@@ -106,7 +106,7 @@ class CandidateRows:
         return CandidateRow(self.ids[at], self.logits[at], norm, finite, self._fetch, at)
 
     def full(self) -> NDArray[np.float32]:
-        """All of the rows without edits, float32 (rows, vocab_size); slow."""
+        """All of the rows, at least one, without edits: float32 (rows, vocab_size); slow."""
         return np.stack([self._fetch(self._first + i) for i in range(self._count)])
 
     def losses(self, targets: NDArray[np.integer]) -> NDArray[np.float64]:
@@ -115,6 +115,7 @@ class CandidateRows:
         A logit comes from the device where the target isn't among the candidates. NaN where the
         row isn't finite.
         """
+        assert len(targets) == self._count
         part = slice(self._first, self._first + self._count)
         same = self.ids[part] == np.asarray(targets)[:, None]
         found = self.logits[part][np.arange(self._count), same.argmax(1)].astype(np.float64)
@@ -127,8 +128,8 @@ class CandidateRows:
 Rows = NDArray[np.float32] | CandidateRows
 
 
-def here(rows: Rows) -> NDArray[np.float32]:
-    """Rows as an array, wherever they are."""
+def on_host(rows: Rows) -> NDArray[np.float32]:
+    """At least one row, as an array, wherever they are."""
     return rows.full() if isinstance(rows, CandidateRows) else rows
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .candidates import here
+from .candidates import on_host
 from .logits_file import LogitsFile, rows_of_chunk
 from .perplexity import Sums, exp_mean, first_scored, inputs_of
 from .scoring import BLOCK_ROWS, Scorer
@@ -215,4 +215,4 @@ def _scored(scorer: Scorer, chunk: NDArray[np.int32]) -> Iterator[NDArray[np.flo
         rows = block[:left]
         left -= len(rows)
         if len(rows):
-            yield here(rows)
+            yield on_host(rows)

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InvalidParameterError
-from .candidates import CandidateRows, here
+from .candidates import CandidateRows, on_host
 
 MIN_CTX = 4  # of which one token is scored
 # (token ids of one chunk, how many of the last ones' logits are wanted) -> (that many, vocab_size),
@@ -104,10 +104,11 @@ def perplexity(
         at = first + 1
         for block in (blocks,) if isinstance(blocks, np.ndarray) else blocks:
             rows = block[: n_ctx - at]  # the last one predicts the next chunk
+            if keep is not None and len(rows):
+                rows = on_host(rows)
+                keep(rows)
             losses.append(token_losses(rows, chunk[at : at + len(rows)]))
             sums.add(losses[-1])
-            if keep is not None and len(rows):
-                keep(here(rows))
             at += len(rows)
         value, error = sums.exp_mean()
         running.append(value)

@@ -349,11 +349,13 @@ class Sampler:
     def _check(self, highest: np.float32) -> None:
         if highest == -np.inf and self._constraint is not None:
             raise ConstraintError(
-                "no token that the form of the answer allows may be chosen: logit_bias or "
-                "ignore_eos bans them all"
+                "no token that the form of the answer allows may be chosen: logit_bias, "
+                "ignore_eos or the file's tokenizer.ggml.suppress_tokens bans them all"
             )
         if highest == -np.inf:
-            raise InvalidParameterError("logit_bias: every token is banned, none can be chosen")
+            raise InvalidParameterError(
+                "logit_bias: every token is banned that the file doesn't ban, none can be chosen"
+            )
         if not np.isfinite(highest):
             raise LlambaError(
                 "the model computed logits that are no finite numbers; the file may be damaged "

@@ -1,5 +1,6 @@
 """The seeds of requests that have none: of what they ask for, so that a test's luck is the same
-in each run, alone or among others.
+in each run, alone or among others. Whatever Request is told to use instead of its own is replaced;
+processes that a test starts draw as for users.
 
 LLAMBA_TEST_SEED is a number that changes all of them (another run's luck), or `drawn`: as for
 users, a new one for each. Tests that look at drawn seeds are marked `drawn_seeds`.

@@ -178,11 +178,14 @@ class Vocabulary:
         """Ids that the file says are never to be generated: those of pictures and sounds."""
         key = "tokenizer.ggml.suppress_tokens"
         value = self.metadata.get(key)
-        if value is None or isinstance(value, list) and not value:
+        if value is None or isinstance(value, list | np.ndarray) and not len(value):
             return frozenset()
         if not isinstance(value, np.ndarray) or value.dtype.kind not in "iu":
-            raise InvalidModelFileError(f"{key} must be an array of token ids")
-        return frozenset(value[(value >= 0) & (value < self.size)].tolist())
+            raise InvalidModelFileError(f"{key} is {value!r:.60}, must be an array of token ids")
+        ids = frozenset(value[(value >= 0) & (value < self.size)].tolist())
+        if len(ids) == self.size:
+            raise InvalidModelFileError(f"{key} has all {self.size} tokens, and none may be given")
+        return ids
 
     def _strip_attributes(self) -> None:
         """Whitespace that special tokens swallow: not in the files, known by the models' names."""

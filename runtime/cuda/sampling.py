@@ -84,6 +84,7 @@ class DeviceSampling:
         base, size = self._logits[side], 4 * self._vocab_size
 
         def fetch(number: int, token: int | None = None) -> NDArray[np.float32]:
+            assert token is None or 0 <= token < self._vocab_size
             start, wanted = (0, size) if token is None else (4 * token, 4)
             found = self._device.read(base + size * kept[number] + start, wanted)
             return found.view(np.float32)

@@ -126,9 +126,11 @@ def test_tokens_that_are_never_generated() -> None:
     wanted = SamplingParams(temperature=0, logit_bias={97: 50.0})
     sampler = Sampler.for_request(wanted, t, seed=0, prompt_ids=[1])
     assert sampler.sample(row) == 98
-    for wrong in ("x", np.array([1.5]), 3):
-        with pytest.raises(InvalidModelFileError, match="suppress_tokens must be an array"):
+    for wrong, said in (("x", "is 'x', must"), (np.array([1.5]), "must"), (np.arange(256), "all")):
+        with pytest.raises(InvalidModelFileError, match=f"suppress_tokens .*{said}"):
             byte_bpe({}, suppress_tokens=wrong)
+    for nothing in ([], np.array([], np.float32), np.array([], np.int32)):
+        assert byte_bpe({}, suppress_tokens=nothing).suppress_ids == frozenset()
 
 
 def test_p22_gpt_oss_end_is_not_the_end() -> None:

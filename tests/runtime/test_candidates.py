@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from llamba.errors import ConstraintError, InvalidParameterError, LlambaError
-from llamba.runtime.candidates import CandidateRow, CandidateRows, RowEdits, here
+from llamba.runtime.candidates import CandidateRow, CandidateRows, RowEdits, on_host
 from llamba.runtime.logprobs import token_logprob, top_logprobs
 from llamba.runtime.params import SamplingParams
 from llamba.runtime.penalties import Breakers
@@ -372,5 +372,5 @@ def test_losses_of_rows_on_a_device(device: ModuleType) -> None:
     missing = [i for i in range(9) if targets[i] not in given.ids[i]]
     assert set(missing) >= {3, 4} and asked == [(i, targets[i]) for i in missing]
     np.testing.assert_allclose(found[4:9][:2].losses(targets[4:6]), expected[4:6], atol=2e-6)
-    np.testing.assert_array_equal(here(given[2:5]), rows[2:5])
-    assert here(rows) is rows
+    np.testing.assert_array_equal(on_host(given[2:5]), rows[2:5])
+    assert on_host(rows) is rows

@@ -10,7 +10,7 @@ import pytest
 
 from llamba.errors import ContextLengthError, RequestError
 from llamba.runtime import choices
-from llamba.runtime.candidates import here
+from llamba.runtime.candidates import on_host
 from llamba.runtime.choices import Answered, common_len, summarize
 from llamba.runtime.questions import Question, parse, read_questions
 from llamba.runtime.scoring import Scorer
@@ -200,7 +200,7 @@ def test_scores_equal_whole_prompts(
             for context, continuation, value in pairs:
                 ids = np.array([*context, *continuation[:-1]], np.int32)
                 rows = np.concatenate(
-                    [here(block).copy() for block in scorer.chunk_logits(ids, len(continuation))]
+                    [on_host(block).copy() for block in scorer.chunk_logits(ids, len(continuation))]
                 ).astype(np.float64)
                 rows -= np.log(np.exp(rows).sum(axis=1, keepdims=True))
                 expected = rows[np.arange(len(rows)), continuation].sum()

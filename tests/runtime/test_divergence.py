@@ -17,7 +17,7 @@ import pytest
 from numpy.typing import NDArray
 
 from llamba.errors import OutputError, RequestError
-from llamba.runtime.candidates import here
+from llamba.runtime.candidates import on_host
 from llamba.runtime.divergence import (
     base_of_file,
     base_of_model,
@@ -255,7 +255,7 @@ def test_chunks_of_several_blocks(tiny_gguf: Callable[..., Path]) -> None:
     """The rows of all blocks but the last, each with the token that follows it."""
     with Scorer(tiny_gguf(seed=1), context_length=200, **EXACT) as scorer:
         chunk = cut(scorer.encode(TEXT), n_ctx=200, max_chunks=1)[0]
-        blocks = [here(rows).copy() for rows in scorer.chunk_logits(chunk, 100)]
+        blocks = [on_host(rows).copy() for rows in scorer.chunk_logits(chunk, 100)]
         assert [len(rows) for rows in blocks] == [64, 36]
         [scores] = compare(
             chunk[None], lambda *_: map(log_softmax, (blocks[0], blocks[1][:-1])), [scorer]

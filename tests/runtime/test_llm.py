@@ -368,6 +368,27 @@ def test_bad_settings(tiny_gguf: Callable[..., Path]) -> None:
         LLM(path, seed=1.5)  # type: ignore[arg-type]
 
 
+@pytest.mark.kernels
+def test_suppressed_tokens_are_never_given(tiny_gguf: Callable[..., Path]) -> None:
+    """Whatever else is banned or asked for."""
+    most = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
+    with LLM(tiny_gguf(weights="Q8_0"), context_length=64) as llm:
+        usual = set(llm.generate("hello", most)[0].outputs[0].token_ids)
+        texts = map(llm.tokenizer.token_text, range(llm.tokenizer.vocab_size))
+        digits = {i for i, text in enumerate(texts) if text.isdigit() and text != "7"}
+        ends = llm.tokenizer.stop_ids
+    suppressed = usual | digits
+    metadata = {"tokenizer.ggml.suppress_tokens": sorted(suppressed)}
+    hot = SamplingParams(temperature=3.0, max_tokens=24, ignore_eos=True, n=3, repeat_penalty=1.1)
+    number = SamplingParams(max_tokens=9, ignore_eos=True, structured_outputs={"regex": "[0-9]+"})
+    with LLM(tiny_gguf(weights="Q8_0", metadata=metadata), context_length=64) as llm:
+        for params in (most, hot):
+            for answer in llm.generate("hello", params)[0].outputs:
+                assert len(answer.token_ids) == 24
+                assert not (suppressed | ends) & set(answer.token_ids)
+        assert set(llm.generate("hello", number)[0].outputs[0].text) == {"7"}
+
+
 @pytest.mark.model("smollm2")
 def test_a_real_model(model_path: Path) -> None:
     with LLM(model_path, context_length=512) as llm:

@@ -218,6 +218,7 @@ def test_counts_and_times_of_a_request(tiny_live: Any) -> None:
         ]
 
     body = {"prompt": "hello", "max_tokens": 7, "ignore_eos": True}
+    until(lambda: value(tiny_live, "llamba_requests_in_progress") == 0)
     start = counts()[0]
     assert tiny_live.post("/v1/completions", json=body).is_success
     until(lambda: counts()[0] > start)  # the books are closed after the reply has left
