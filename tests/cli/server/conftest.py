@@ -67,13 +67,17 @@ class Live:
             return client.get(path, **options)
 
     def idle(self, timeout_s: float = 20) -> Any:
-        """Wait until the engine of the first model has nothing to do; its figures."""
-        return until(lambda: _idle_stats(self.llm), timeout_s)
+        """Wait until the first model's engine has nothing to do, and the server knows; its figures.
 
+        The engine ends a request first, then the server's loop hears of it.
+        """
+        return until(self._idle_stats, timeout_s)
 
-def _idle_stats(llm: "LLM") -> Any:
-    stats = llm.stats
-    return None if stats.running or stats.waiting or stats.pages_used else stats
+    def _idle_stats(self) -> Any:
+        stats = self.llm.stats
+        lifecycle: Any = self.server.lifecycle
+        busy = stats.running or stats.waiting or stats.pages_used or lifecycle.num_running
+        return None if busy else stats
 
 
 def until(check: Callable[[], Any], timeout_s: float = 20) -> Any:
