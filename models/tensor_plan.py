@@ -29,6 +29,18 @@ _UNBIASED = frozenset(
 _ONE_ROW = (".ffn_gate_inp_shexp.weight", ".exp_probs_b.bias")
 
 
+def lacks_weight(name: str, present: Collection[str]) -> str | None:
+    """The weight that a tensor of the file is the bias of, where the file lacks it; else None.
+
+    What is optional would be left out with its weight, and the bias read by nothing. Biases of the
+    choice of experts stand alone, and that of an output whose matrix is the embeddings'.
+    """
+    if not name.endswith(".bias") or name.endswith(".exp_probs_b.bias") or name == "output.bias":
+        return None
+    weight = name.removesuffix("bias") + "weight"
+    return None if weight in present else weight
+
+
 def fits(name: str, shape: Shape, expected: Shape) -> bool:
     """Whether a tensor of the file may have this shape; 0 is expected where it is free."""
     if name.endswith(_ONE_ROW) and len(shape) == 2 and shape[0] == 1:

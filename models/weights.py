@@ -13,7 +13,7 @@ from .architecture import Architecture, Hyperparameters
 from .hyperparameters import read_hyperparameters
 from .metadata_reader import MetadataReader
 from .resolving import architecture_of, resolve_architecture
-from .tensor_plan import expected_tensors, fits, layer_name
+from .tensor_plan import expected_tensors, fits, lacks_weight, layer_name
 
 if TYPE_CHECKING:
     from .gguf import GGUFFile, TensorInfo
@@ -95,6 +95,10 @@ class Weights:
             known.add(name)
             if needed or name in present:
                 self._check_tensor(name, shape)
+            if name in present and (weight := lacks_weight(name, present)) is not None:
+                raise InvalidModelFileError(
+                    f"{self.gguf.path}: tensor {weight} is missing, {name} is there without it"
+                )
         if not self.architecture.causal:
             self._check_dense()
         for name in present - known:

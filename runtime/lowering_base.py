@@ -61,9 +61,9 @@ class Builder:
         self.block_scale = self.numbers.residual_scale if self.block_residual else 1.0
         self.hidden = hidden or self.buffer(self.numbers.dim)
         self.block_out = self.hidden if self.block_residual else self.buffer(self.numbers.dim)
-        # What attention was given, where it is added once more behind the first norm.
-        twice = "attn_norm_2" in self.architecture.optional
-        self.kept = self.buffer(self.numbers.dim) if twice else 0
+        # What attention was given, where it is added once more behind the first norm; else 0.
+        twice = any(self.adds_twice(layer) for layer in self.layers)
+        self.attention_in = self.buffer(self.numbers.dim) if twice else 0
         self.widest = self.numbers.dim  # columns that an op has in its scratch memory
         self._inputs: dict[tuple[int, int, str, int], Activations] = {}
         self._ones: dict[int, int] = {}
@@ -71,6 +71,11 @@ class Builder:
     def buffer(self, columns: int) -> int:
         """Address of a float32 buffer of `columns` a token."""
         return self.arena.allocate(self.capacity * columns * 4)
+
+    def adds_twice(self, layer: int) -> bool:
+        """Whether a layer's x becomes norm_2(x + norm(x + attention(x))): Jina's code model."""
+        second = self.weights.layer_optional(layer, "attn_norm_2")
+        return self.architecture.placement is Placement.RESIDUAL and second is not None
 
     def stride(self, columns: int) -> int:
         """From a token of a buffer of `columns` to the next: bytes, in lanes columns."""

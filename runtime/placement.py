@@ -35,7 +35,7 @@ def enter(
     plain = b.architecture.placement in (Placement.POST, Placement.RESIDUAL)
     absent = b.weights.layer_optional(layer, before) is None
     name = None if plain or absent else b.weights.name(layer, before)
-    kept = b.kept if block is Block.ATTENTION and _twice(b, layer) else 0
+    kept = b.attention_in if block is Block.ATTENTION and b.adds_twice(layer) else 0
     return [b.norm(b.hidden, name, into, out=kept)], into
 
 
@@ -55,21 +55,16 @@ def leave(b: "Builder", layer: int, block: Block) -> list[Op]:
     """The norm after a block and the residual addition, where it doesn't end with that."""
     _, around, after = block.value
     if b.architecture.placement is Placement.RESIDUAL:
-        if block is Block.ATTENTION and _twice(b, layer):
+        if block is Block.ATTENTION and b.adds_twice(layer):
             return [
-                norm_add(b, b.kept, b.hidden, b.weights.name(layer, around)),
-                b.norm(b.kept, b.weights.name(layer, "attn_norm_2"), out=b.hidden),
+                norm_add(b, b.attention_in, b.hidden, b.weights.name(layer, around)),
+                b.norm(b.attention_in, b.weights.name(layer, "attn_norm_2"), out=b.hidden),
             ]
         return [b.norm(b.hidden, b.weights.name(layer, around), out=b.hidden)]
     if b.block_residual:
         return []
     name = b.weights.name(layer, after)
     return [norm_add(b, b.hidden, b.block_out, name, scale=b.numbers.residual_scale)]
-
-
-def _twice(b: "Builder", layer: int) -> bool:
-    """Whether x becomes norm_2(x + norm(x + attention(x))): Jina's code model."""
-    return bool(b.kept) and b.weights.layer_optional(layer, "attn_norm_2") is not None
 
 
 def norm_add(b: "Builder", x: int, y: int, name: str, *, scale: float = 1.0) -> Op:

@@ -6,6 +6,7 @@ The models are those of tests/tiny_models, on which the reference equals llama.c
 import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from llamba.errors import InvalidModelFileError
 from llamba.models.gguf import GGUFFile
 from llamba.models.weights import Weights
 from llamba.runtime.batch import PAGE_SIZE, Batch, Logits, Segment
@@ -85,6 +87,29 @@ def test_texts_alone_and_in_company(open_weights: Open, name: str, deterministic
             check(got, states[length])
             if deterministic:
                 np.testing.assert_array_equal(got, alone[length])
+
+
+def test_a_second_norm_in_some_layers(tmp_path: Path) -> None:
+    """Of Jina's code model, in the last layer alone; a bias without its weight is refused."""
+    tiny = catalogue.MODELS["jina-bert-v2-fused"]
+    first = [name for name in tiny.tensors if name.startswith("blk.0.attn_norm_2.")]
+    assert [name.rpartition(".")[2] for name in first] == ["weight", "bias"]
+
+    def opened(file: str, *absent: str) -> Weights:
+        tensors = {name: shape for name, shape in tiny.tensors.items() if name not in absent}
+        path = replace(tiny, tensors=tensors).write(tmp_path / file)
+        return Weights.open(GGUFFile.open(path))
+
+    ids, weights = catalogue.token_ids(tiny.name), opened("some.gguf", *first)
+    expected = Reference(weights, kv_float16=True).encode(ids[:33])
+    everywhere = Reference(opened("all.gguf"), kv_float16=True).encode(ids[:33])
+    assert np.abs(expected - everywhere).max() > 0.1
+    for deterministic in (False, True):
+        with program_of(weights, deterministic=deterministic) as program:
+            program.run(Batch((segment(ids[:33], [7, 3]),)))
+            check(program.hidden_states(0), expected)
+    with pytest.raises(InvalidModelFileError, match=f"{first[0]} is missing, {first[1]} is there"):
+        opened("bias.gguf", first[0])
 
 
 def test_what_is_our_own_mistake(open_weights: Open) -> None:
