@@ -141,13 +141,17 @@ def bpe_pairs(
         first = package.tokenizer.encode("a").ids[:1]
         special.adds["bos"] = first == [special.ids.get("bos")]
     found = package.tokens(size).pairs("gpt2", name)
-    lines = merges(files)
-    return [*found, array_pair("tokenizer.ggml.merges", "str", lines)] if lines else found, special
+    return [*found, array_pair("tokenizer.ggml.merges", "str", merges(files))], special
 
 
 def whitespace_pairs(files: TokenizerFiles, size: int) -> tuple[list[Pair], SpecialTokens]:
-    """The keys of a BPE on characters, of words that only whitespace ends: no bytes stand in."""
+    """The keys of a BPE on characters inside of words; no bytes stand in for what is unknown.
+
+    Its rule in tokenizer.json, Whitespace, cuts at whitespace and around punctuation, that of the
+    file at whitespace alone: as long as no merge joins punctuation with letters the ids are equal.
+    """
     check_vocabulary(files, size)
+    check_steps(files, "Lowercase", "NFC")
     found = PackageTokenizer(files).tokens(size).pairs("whitespace", "whitespace")
     lines = array_pair("tokenizer.ggml.merges", "str", merges(files))
     return [*found, lines], SpecialTokens(files, size)
@@ -158,32 +162,60 @@ def check_vocabulary(files: TokenizerFiles, size: int) -> dict[str, int]:
     vocabulary = files.model.get("vocab")
     if not isinstance(vocabulary, dict):
         raise InvalidModelFileError(f"{files.path}: the model's vocab is not an object")
+    if not vocabulary:
+        raise InvalidModelFileError(f"{files.path}: the model's vocab is empty")
     check_ids(files.path, vocabulary, size)
     return vocabulary
 
 
-def merges(files: TokenizerFiles) -> list[str]:
-    """The merges as "left right", where a space in a part is written as the bytes' stand-in."""
+def check_affixes(files: TokenizerFiles) -> None:
+    """UnsupportedModelError: words are marked by what a BPE of GGUF's kinds has no name for."""
+    for key in ("continuing_subword_prefix", "end_of_word_suffix"):
+        if value := files.model.get(key):
+            raise UnsupportedModelError(
+                f"{files.path}: the model's {key} is {value!r:.40}: such a BPE is not converted "
+                "(only one without)"
+            )
+
+
+def check_steps(files: TokenizerFiles, *known: str) -> None:
+    """UnsupportedModelError: the normalizer changes a text in ways that the file can't say."""
+    for step in files.steps("normalizer"):
+        if step.get("type") not in known:
+            raise UnsupportedModelError(
+                f"{files.path}: the normalizer has a step {step.get('type')!r:.40}, which is not "
+                f"converted (only {', '.join(known)})"
+            )
+
+
+def merge_parts(files: TokenizerFiles) -> list[tuple[str, str]]:
+    """The merges, first ones first. InvalidModelFileError: there is none, or one isn't any."""
     given = files.model.get("merges") or _merges_of_text(files.folder / "merges.txt")
     if not isinstance(given, list):
         raise InvalidModelFileError(f"{files.path}: merges is not a list")
-    lines = []
+    found: list[tuple[str, str]] = []
     for entry in given:
         match entry:
             case str() if entry.count(" ") == 1 and entry[0] != " " != entry[-1]:
-                lines.append(entry)
+                left, _, right = entry.partition(" ")
             case [str(left), str(right)] if left and right:
-                lines.append(f"{left} {right}" if " " not in left + right else _spaced(left, right))
+                pass
             case _:
                 raise InvalidModelFileError(
                     f"{files.path}: a merge is {entry!r}, expected two parts"
                 )
-    return lines
+        found.append((left, right))
+    if not found:
+        raise InvalidModelFileError(
+            f"{files.path}: merges is empty, without which a BPE makes no tokens; is merges.txt "
+            "missing beside it?"
+        )
+    return found
 
 
-def _spaced(left: str, right: str) -> str:
-    """A merge with spaces in its parts, which stand for themselves there: as their stand-in."""
-    return " ".join(part.replace(" ", "\u0120") for part in (left, right))
+def merges(files: TokenizerFiles) -> list[str]:
+    """The merges as "left right", where a space in a part is written as the bytes' stand-in."""
+    return [" ".join(part.replace(" ", "\u0120") for part in parts) for parts in merge_parts(files)]
 
 
 def _merges_of_text(path: Path) -> list[str]:

@@ -7,9 +7,9 @@ parser reads are shown.
 
 from typing import Any
 
-from ...errors import InvalidModelFileError
+from ...errors import InvalidModelFileError, UnsupportedModelError
 from ..gguf_pairs import Pair, array_pair, pair
-from .vocab_bpe import check_vocabulary, merges
+from .vocab_bpe import check_steps, check_vocabulary, merge_parts, merges
 from .vocab_files import TokenizerFiles, read_object, token_text
 from .vocab_special import ROLES, SpecialTokens
 from .vocab_tokens import BYTE, BYTE_TOKEN, CONTROL, NORMAL, USER_DEFINED, Tokens, check_ids
@@ -19,6 +19,7 @@ _SHOWN = frozenset(
     ("<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", "<|tool_response>",
      "<tool_response|>", '<|"|>')
 )  # fmt: skip
+_SPACES = ({"String": " "}, "\u2581")  # what becomes what
 # Of transformers' class, where the settings don't name them.
 _USUAL = {f"{role}_token": f"<{role}>" for role in ("pad", "eos", "bos", "unk", "mask")}
 
@@ -26,9 +27,23 @@ _USUAL = {f"{role}_token": f"<{role}>" for role in ("pad", "eos", "bos", "unk", 
 def gemma4_pairs(files: TokenizerFiles, size: int) -> tuple[list[Pair], SpecialTokens]:
     """The keys, and the special tokens, not among them yet. size: of the model's embeddings.
 
-    InvalidModelFileError: tokenizer.json contradicts itself or the model.
+    InvalidModelFileError: tokenizer.json contradicts itself or the model. UnsupportedModelError: a
+    text is changed before it is merged, but for its spaces.
     """
     vocabulary = check_vocabulary(files, size)
+    check_steps(files, "Replace", "NFC")
+    for step in files.steps("normalizer"):
+        if step.get("type") == "Replace" and (step.get("pattern"), step.get("content")) != _SPACES:
+            raise UnsupportedModelError(
+                f"{files.path}: the normalizer replaces {step.get('pattern')!r:.80} by "
+                f"{step.get('content')!r:.40}, which is not converted (only spaces by \u2581)"
+            )
+    for left, right in merge_parts(files):
+        if unknown := next((t for t in (left, right, left + right) if t not in vocabulary), None):
+            raise InvalidModelFileError(
+                f"{files.path}: the merge of {left!r:.40} and {right!r:.40}: {unknown!r:.80} is no "
+                "token of the vocabulary"
+            )
     further = {t.text: t.id for t in files.added.values() if t.text not in vocabulary}
     check_ids(files.path, {**vocabulary, **further}, size)
     named = _named(files)
@@ -81,7 +96,7 @@ def suppressed_pairs(files: TokenizerFiles) -> list[Pair]:
 
     InvalidModelFileError: generation_config.json has something else in their place.
     """
-    if files.config.get("architectures") != [UNIFIED]:
+    if (files.config.get("architectures") or [None])[0] != UNIFIED:  # the first is the class
         return []
     path = files.folder / "generation_config.json"
     ids = (read_object(path) or {}).get("suppress_tokens")

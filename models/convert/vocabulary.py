@@ -10,7 +10,7 @@ from typing import Any
 
 from ...errors import InvalidModelFileError, InvalidParameterError, UnsupportedModelError
 from ..gguf_pairs import Pair, pair, replaced
-from .vocab_bpe import bpe_pairs, whitespace_pairs, wordpiece_pairs
+from .vocab_bpe import bpe_pairs, check_affixes, whitespace_pairs, wordpiece_pairs
 from .vocab_files import TokenizerFiles
 from .vocab_gemma4 import gemma4_pairs, suppressed_pairs
 from .vocab_proto import is_sentencepiece
@@ -70,6 +70,8 @@ def vocabulary_pairs(
             "pre-tokenizer"
         )
     rules = _SPM_RULES.get(architecture, LLAMA)
+    if kind.startswith("BPE"):
+        check_affixes(files)
     if kind == "BPE":
         found, special = bpe_pairs(files, vocab_size, pre=pre)
     elif kind == "BPE of words":
@@ -122,7 +124,7 @@ def _kind(files: TokenizerFiles, architecture: str) -> str:
 
 
 def _by_whitespace(files: TokenizerFiles) -> bool:
-    """Whether words end at whitespace and punctuation, and no bytes are written as characters."""
+    """Whether the rule Whitespace cuts words (see whitespace_pairs), and no bytes stand in."""
     return [step.get("type") for step in files.steps("pre_tokenizer")] == ["Whitespace"]
 
 

@@ -325,3 +325,39 @@ def test_ids_that_are_no_ids_are_left_out(tmp_path: Path, caplog: pytest.LogCapt
     )
     assert "pad_token_id -1 is left out" in caplog.text
     assert "unk_token_id 5000 is left out" in caplog.text
+
+
+def _of_model(**changes: Any) -> Callable[[dict[str, Any]], Any]:
+    return lambda data: data["model"].update(changes)
+
+
+def _normalized(*steps: dict[str, Any]) -> Callable[[dict[str, Any]], Any]:
+    return lambda data: data.update(normalizer={"type": "Sequence", "normalizers": list(steps)})
+
+
+_TABS = {"type": "Replace", "pattern": {"String": "\t"}, "content": "\u2581"}
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        ("gemma4", _of_model(merges=[]), "merges is empty"),
+        ("jina_words", _of_model(merges=[]), "merges is empty"),
+        ("llama3", _of_model(merges=[]), "merges is empty"),
+        ("gemma4", _of_model(vocab={}), "vocab is empty"),
+        ("gemma4", _of_model(merges=["q qq"]), "'q' and 'qq': 'qq' is no token"),
+        ("jina_words", _of_model(merges=["q qq"]), "not a sound tokenizer"),
+        ("gemma4", _of_model(end_of_word_suffix="</w>"), "end_of_word_suffix is '</w>'"),
+        ("jina_words", _of_model(end_of_word_suffix="</w>"), "end_of_word_suffix is '</w>'"),
+        ("gemma4", _of_model(continuing_subword_prefix="##"), "subword_prefix is '##'"),
+        ("gemma4", _normalized({"type": "NFKC"}), "a step 'NFKC', which is not converted"),
+        ("gemma4", _normalized(_TABS), "the normalizer replaces {'String': '\\t'}"),
+        ("jina_words", _normalized({"type": "NFKC"}), "a step 'NFKC', which is not converted"),
+    ],
+)
+def test_tokenizers_that_the_file_can_not_say(
+    tmp_path: Path, name: str, change: Callable[[Any], Any], said: str
+) -> None:
+    place = folders.build(name, tmp_path)
+    edited(tmp_path, "tokenizer.json", change)
+    assert said in refused(tmp_path, *place)
