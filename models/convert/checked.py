@@ -11,8 +11,9 @@ from ...errors import InvalidModelFileError
 from ..gguf_types import TensorInfo
 from ..hyperparameters import read_hyperparameters
 from ..resolving import architecture_of, resolve_architecture
-from ..tensor_plan import expected_tensors, fits
+from ..tensor_plan import expected_tensors, fits, lacks_weight
 from ..weights import Weights
+from .config import Config
 from .family import Family
 from .plan import Planned
 
@@ -46,7 +47,33 @@ def check_runs(
                 f"{folder}: tensor {entry.source} would have shape {entry.shape} as {name}, "
                 f"config.json asks for {shape}"
             )
+        elif (weight := lacks_weight(name, present)) is not None:
+            raise InvalidModelFileError(
+                f"{folder}: tensor {_checkpoint_name(family, weight)} is missing, "
+                f"{entry.source} is there without it"
+            )
     Weights.open(file)
+
+
+def check_layers(folder: Path, family: Family, config: Config, planned: list[Planned]) -> None:
+    """Raise for tensors without which, or with which, the model would silently be another one.
+
+    InvalidModelFileError: the family's layer_tensors are not fulfilled.
+    """
+    present = {entry.name: entry for entry in planned}
+    for layer in range(config.layers if family.layer_tensors else 0):
+        assert family.layer_tensors is not None
+        for ours, needed in family.layer_tensors(config, layer).items():
+            entry = present.get(name := f"blk.{layer}.{ours}")
+            if needed and entry is None:
+                raise InvalidModelFileError(
+                    f"{folder}: tensor {_checkpoint_name(family, name)} is missing ({name} in GGUF)"
+                )
+            if entry is not None and not needed:
+                raise InvalidModelFileError(
+                    f"{folder}: tensor {entry.source} is in a layer that, by config.json, has no "
+                    f"such one ({name} in GGUF): the model's own code wouldn't read it"
+                )
 
 
 def _standing_in(
@@ -76,8 +103,13 @@ def _checkpoint_name(family: Family, name: str) -> str:
     parts = stem.split(".")
     layer = parts[1] if parts[0] == "blk" else ""
     wanted = ".".join(["blk", "{}", *parts[2:]]) if layer else stem
+    found: dict[str, str] = {}
     for theirs, target in family.tensors.items():
         for piece in target if isinstance(target, tuple) else (target,):
-            if piece is not None and (piece if isinstance(piece, str) else piece.name) == wanted:
-                return f"{theirs.replace('{}', layer).replace('{e}', '0')}.{kind}"
-    return name
+            if piece is not None:
+                found.setdefault(piece if isinstance(piece, str) else piece.name, theirs)
+    if (theirs := found.get(f"{wanted}.{kind}")) is None:  # such as a scale, which is no weight
+        if wanted not in found:
+            return name
+        theirs = f"{found[wanted]}.{kind}"
+    return theirs.replace("{}", layer).replace("{e}", "0")

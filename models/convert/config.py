@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import InvalidModelFileError, UnsupportedModelError
+from ..hyperparameters import MAX_LAYERS
 
 # Where models that also see or hear keep the text model's part.
 _NESTED = ("text_config", "llm_config", "language_config", "lm_config")
 # What the text model of such a one still has at the top.
 _OUTER = ("architectures", "quantization_config", "tie_word_embeddings", "id2label")
 
-MAX_HEAD_DIM = 1 << 15
+MAX_HEAD_DIM = 1 << 15  # tables are made of so many elements
 
 
 class Config(Mapping[str, Any]):
@@ -77,13 +78,16 @@ class Config(Mapping[str, Any]):
     def unsupported(self, key: str, value: object, converted: str) -> UnsupportedModelError:
         """The error for a sound value that is not converted."""
         return UnsupportedModelError(
-            f"{self.path}: {key} is {value!r}, which is not converted (only {converted})"
+            f"{self.path}: {key} is {value!r:.200}, which is not converted (only {converted})"
         )
 
     @property
     def layers(self) -> int:
-        """Layers of the model."""
-        return self.count("num_hidden_layers", "n_layers", "n_layer", "num_layers")
+        """Layers of the model, at most as many as the engine runs: lists are made of so many."""
+        count = self.count(*(keys := ("num_hidden_layers", "n_layers", "n_layer", "num_layers")))
+        if count > MAX_LAYERS:
+            raise self.invalid(keys[0], count, f"at most {MAX_LAYERS}")
+        return count
 
     @property
     def width(self) -> int:
@@ -105,10 +109,13 @@ class Config(Mapping[str, Any]):
     @property
     def head_dim(self) -> int:
         """Elements of a head: its own key, or an equal share of the width."""
-        if "head_dim" not in self:
-            return self.width // self.heads
-        if (dim := self.count("head_dim")) > MAX_HEAD_DIM:  # tables are made of so many elements
-            raise self.invalid("head_dim", dim, f"at most {MAX_HEAD_DIM}")
+        if "head_dim" in self:
+            if (dim := self.count("head_dim")) > MAX_HEAD_DIM:
+                raise self.invalid("head_dim", dim, f"at most {MAX_HEAD_DIM}")
+            return dim
+        if not 0 < (dim := self.width // self.heads) <= MAX_HEAD_DIM:
+            expected = f"1 to {MAX_HEAD_DIM} elements for each of {self.heads} heads"
+            raise self.invalid("hidden_size", self.width, expected)
         return dim
 
     @property

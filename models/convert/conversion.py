@@ -15,7 +15,7 @@ from ..gguf_writer import GGUFWriter, NewTensor
 from ..output_targets import check_no_source
 from ..progress import Progress
 from ..quantize_metadata import parse_override as typed_override
-from .checked import TYPE_IDS, check_runs
+from .checked import TYPE_IDS, check_layers, check_runs
 from .checkpoint import Checkpoint, source_files
 from .config import Config, odd_values
 from .dense_layers import dense_layers, dense_values
@@ -201,6 +201,7 @@ def prepare(
         values["general.quantization_version"] = ("u32", QUANTIZATION_VERSION)
         values |= overrides or {}
         check_runs(checkpoint.folder, family, values, planned)
+        check_layers(checkpoint.folder, family, config, planned)
         vocabulary = vocabulary_pairs(
             checkpoint.folder, config, family.architecture, shapes["token_embd.weight"][0], pre=pre
         )

@@ -5,6 +5,7 @@ of a head, which a file says by factors so large that the rest stands still.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,8 @@ from numpy.typing import NDArray
 
 from .config import MAX_HEAD_DIM, Config
 from .families_decoders import AFTER, ATTENTION, ENDS, FFN, HEAD_NORMS, LAYER
-from .family import Family, Key, Piece, Target
-from .keys import SIZES, USUAL, sliding_flags
+from .family import Family, Key, Piece, Source, Target
+from .keys import SIZES, USUAL, check_layer_types, sliding_flags
 
 _TENSORS: dict[str, Target] = (
     ENDS
@@ -26,7 +27,7 @@ _TENSORS: dict[str, Target] = (
         "model.per_layer_model_projection": "per_layer_model_proj",
         "model.per_layer_projection_norm": "per_layer_proj_norm",
         f"{LAYER}pre_feedforward_layernorm": "blk.{}.ffn_norm",
-        f"{LAYER}layer_scalar": "blk.{}.layer_output_scale",
+        f"{LAYER}layer_scalar": Piece("blk.{}.layer_output_scale.weight"),
         f"{LAYER}per_layer_input_gate": "blk.{}.inp_gate",
         f"{LAYER}per_layer_projection": "blk.{}.proj",
         f"{LAYER}post_per_layer_input_norm": "blk.{}.post_norm",
@@ -66,7 +67,10 @@ def _of_full(config: Config) -> Mapping[str, Any]:
         if config.get("attention_k_eq_v") and "num_global_key_value_heads" in config:
             own["num_key_value_heads"] = config["num_global_key_value_heads"]
         return own
-    layers = {int(layer): dict(values) for layer, values in given.items()}
+    entries = given.items() if isinstance(given, Mapping) else [("", given)]
+    if not all(layer.isdecimal() and isinstance(values, Mapping) for layer, values in entries):
+        raise config.invalid("per_layer_config", given, "objects by the numbers of their layers")
+    layers = {int(layer): dict(values) for layer, values in entries}
     full = [layer for layer, slides in enumerate(_slides(config)) if not slides]
     own = layers.get(full[0], {})
     alike = set(layers) == set(full) and all(values == own for values in layers.values())
@@ -75,6 +79,16 @@ def _of_full(config: Config) -> Mapping[str, Any]:
             "per_layer_config", given, "one head_dim and num_key_value_heads of all full layers"
         )
     return own
+
+
+def _full_head(config: Config) -> int:
+    """Elements of a head of the layers that see everything."""
+    dim = _of_full(config)["head_dim"]
+    if type(dim) is not int or not 0 < dim <= MAX_HEAD_DIM:
+        by_layer = config.get("per_layer_config") is not None
+        key = "per_layer_config: head_dim" if by_layer else "global_head_dim"
+        raise config.invalid(key, dim, f"1 to {MAX_HEAD_DIM}")
+    return dim
 
 
 def _kv_heads(config: Config) -> list[int] | int:
@@ -93,16 +107,14 @@ def _ffn_width(config: Config) -> list[int] | int:
     return [width if layer < own else 2 * width for layer in range(config.layers)]
 
 
-def _of_experts(*keys: str) -> Any:
+def _of_experts(key: str) -> Source:
     """A source that counts in the mixture only."""
-    return lambda config: config.first(*keys) if config.get("enable_moe_block") else None
+    return lambda config: config.get(key) if config.get("enable_moe_block") else None
 
 
 def _factors(config: Config) -> dict[str, NDArray[np.float32]]:
     """`rope_freqs.weight`, half a head's: 1 for what turns, 1e30 for what stands still."""
-    width = _of_full(config)["head_dim"]
-    if not (isinstance(width, int) and 0 < width <= MAX_HEAD_DIM):
-        raise config.invalid("global_head_dim", width, f"1 to {MAX_HEAD_DIM}")
+    width = _full_head(config)
     turned = int(width * config.rope[_FULL].get("partial_rotary_factor", 1.0) / 2)
     values = np.array([1, 1e30], np.float32)
     return {"rope_freqs.weight": np.repeat(values, [turned, width // 2 - turned])}
@@ -119,17 +131,24 @@ def _form(config: Config) -> None:
             raise config.unsupported(key, config.get(key), repr(value))
     if (kind := config.get("use_bidirectional_attention")) not in (None, "vision"):
         raise config.unsupported("use_bidirectional_attention", kind, "null and 'vision'")
-    kinds = config.get("layer_types")
-    if kinds is not None and (len(kinds) != config.layers or set(kinds) - {_FULL, _SLIDING}):
-        raise config.unsupported(
-            "layer_types", kinds, f"{_SLIDING} and {_FULL}, one for each of {config.layers} layers"
-        )
+    check_layer_types(config)
     for name, usual in ((_FULL, "proportional"), (_SLIDING, "default")):
         rope = config.rope.get(name)
         if not isinstance(rope, Mapping) or rope.get("rope_type", "default") != usual:
             raise config.unsupported(f"rope_parameters.{name}", rope, f"the rope_type {usual!r}")
         if rope.get("factor", 1.0) != 1.0:
             raise config.unsupported(f"rope_parameters.{name}.factor", rope["factor"], "1.0")
+
+
+def _layer_tensors(config: Config, layer: int) -> dict[str, bool]:
+    """Without values the engine takes the keys, without a scale 1."""
+    tensors = {"layer_output_scale.weight": True}
+    if layer < config.layers - config["num_kv_shared_layers"]:  # later ones read no own values
+        keys_are_values = config.get("attention_k_eq_v") and not _slides(config)[layer]
+        tensors["attn_v.weight"] = not keys_are_values
+    if config.get("enable_moe_block"):
+        tensors["ffn_down_exps.scale"] = True
+    return tensors
 
 
 _KEYS = (
@@ -148,11 +167,11 @@ _KEYS = (
         "u32",
         lambda c: c.get("hidden_size_per_layer_input", 0),
     ),
-    Key("attention.key_length", "u32", lambda c: _of_full(c)["head_dim"]),
-    Key("attention.value_length", "u32", lambda c: _of_full(c)["head_dim"]),
+    Key("attention.key_length", "u32", _full_head),
+    Key("attention.value_length", "u32", _full_head),
     Key("attention.key_length_swa", "u32", "head_dim"),
     Key("attention.value_length_swa", "u32", "head_dim"),
-    Key("rope.dimension_count", "u32", lambda c: _of_full(c)["head_dim"]),
+    Key("rope.dimension_count", "u32", _full_head),
     Key("rope.dimension_count_swa", "u32", "head_dim"),
     Key("expert_count", "u32", _of_experts("num_experts")),
     Key("expert_used_count", "u32", _of_experts("top_k_experts")),
@@ -176,16 +195,13 @@ GEMMA4 = Family(
     defaults=_DEFAULTS | {"max_position_embeddings": 131072, "sliding_window": 512},
     made=_factors,
     check=_form,
+    layer_tensors=_layer_tensors,
 )
 
-GEMMA4_UNIFIED = Family(
-    architecture="gemma4",
+GEMMA4_UNIFIED = replace(
+    GEMMA4,
     classes=("Gemma4UnifiedForConditionalGeneration",),
-    tensors=_TENSORS,
-    keys=_KEYS,
     defaults=_DEFAULTS | {"max_position_embeddings": 262144, "sliding_window": 1024},
-    made=_factors,
-    check=_form,
 )
 
 FAMILIES = (

@@ -5,7 +5,16 @@ from .families_decoders import ATTENTION, DECODER, ENDS, FFN_NORM, HEAD_NORMS, L
 from .families_experts import BIASED_CHOICE, EXPERT_WIDTH, EXPERTS, shared_expert
 from .families_further import exaone4_flags
 from .family import Family, Key
-from .keys import USUAL, constant, llama3_factors, no_rope_scaling, turned_part
+from .keys import (
+    USUAL,
+    check_layer_types,
+    constant,
+    llama3_factors,
+    no_rope_scaling,
+    turned_part,
+)
+
+_CHOICE = "exp_probs_b.bias"  # without it, other experts would be chosen
 
 
 def _turned(config: Config) -> int:
@@ -43,6 +52,7 @@ MINIMAX_M2 = Family(
     ),
     defaults={"head_dim": 128, "scoring_func": "sigmoid"},
     check=_plain_minimax,
+    layer_tensors=lambda config, layer: {_CHOICE: True},
 )
 
 
@@ -58,12 +68,22 @@ def _dense_first(config: Config) -> int:
 
 
 def _plain_exaone(config: Config) -> None:
-    """Rotated by a base alone, or by Llama 3's factors: that of the windows is no other one."""
-    kind = config.full_rope.get("rope_type")
+    """The form that is run.
+
+    Only layers with a window rotate. The file has one rotation, so where config.json has two, they
+    must be alike: a plain one, or one with Llama 3's factors.
+    """
+    windows = config.rope.get("sliding_attention", config.full_rope)
+    kind = windows.get("rope_type")
     if kind not in (None, "default", "llama3"):
         raise config.unsupported("rope type", kind, "default and llama3")
-    if (name := config["scoring_func"]) != "sigmoid":
-        raise config.unsupported("scoring_func", name, "sigmoid")
+    if windows != config.full_rope:
+        raise config.unsupported("rope_parameters", config.rope, "one rotation for all layers")
+    expected = {"scoring_func": "sigmoid", "topk_method": "noaux_tc"}
+    for key, value in expected.items():
+        if config.get(key, value) != value:
+            raise config.unsupported(key, config.get(key), repr(value))
+    check_layer_types(config)
 
 
 EXAONE_MOE = Family(
@@ -107,6 +127,7 @@ EXAONE_MOE = Family(
     dropped=r"^mtp\.",
     made=lambda config: llama3_factors(config, 16.0),
     check=_plain_exaone,
+    layer_tensors=lambda config, layer: {_CHOICE: True} if layer >= _dense_first(config) else {},
 )
 
 FAMILIES = (

@@ -65,6 +65,8 @@ class Family:
     dropped: a pattern of names that aren't needed.
     made: tensors that config.json alone decides, float32 by GGUF's names.
     check: raises for what the family can't express.
+    layer_tensors: of a layer, by GGUF's names within it, such as "attn_v.weight": whether they must
+    be there (or must not) where the engine alone would run either.
     """
 
     architecture: str
@@ -76,6 +78,7 @@ class Family:
     dropped: str = ""
     made: Callable[[Config], dict[str, NDArray[np.float32]]] | None = None
     check: Callable[[Config], None] | None = None
+    layer_tensors: Callable[[Config, int], Mapping[str, bool]] | None = None
     pooled: bool = False  # modules.json says how vectors are pooled
     dense: bool = False  # and may name dense layers on top
 

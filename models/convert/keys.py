@@ -45,6 +45,18 @@ def sliding_flags(config: Config) -> list[bool] | None:
     return None if kinds is None else [kind == "sliding_attention" for kind in kinds]
 
 
+def check_layer_types(config: Config) -> None:
+    """Raise unless `layer_types`, if it is there, says of each layer whether it has a window."""
+    kinds, known = config.get("layer_types"), ("sliding_attention", "full_attention")
+    if kinds is None:
+        return
+    expected = f"{' and '.join(known)}, one for each of {config.layers} layers"
+    if not isinstance(kinds, list):
+        raise config.invalid("layer_types", kinds, f"a list of {expected}")
+    if len(kinds) != config.layers or any(kind not in known for kind in kinds):
+        raise config.unsupported("layer_types", kinds, expected)
+
+
 def constant(value: Any) -> Any:
     """A source that is the same for every model of a family."""
     return lambda config: value
