@@ -39,9 +39,12 @@ def write(file, data):
     plain(file, data)
     calls.append(len(data))
     if len(calls) == 4:
-        print("begun", flush=True)
-        while True:  # not pause(), which would miss a signal that comes just before it
-            time.sleep(0.02)
+        try:
+            print("begun", flush=True)
+            while True:  # not pause(), which would miss a signal that comes just before it
+                time.sleep(0.02)
+        finally:
+            ENDING
 
 OutputFile.write = write
 from llamba.cli.main import main
@@ -70,8 +73,10 @@ def default_signals() -> Iterator[None]:
         signal.signal(each, handler)
 
 
-def code_for(source: Path) -> str:
-    return WAITS.replace("ARGS", repr([str(source), str(source.with_name("o.gguf")), "COPY"]))
+def code_for(source: Path, ending: str = "pass") -> str:
+    """ending: a statement to be run when the exception has come."""
+    arguments = repr([str(source), str(source.with_name("o.gguf")), "COPY"])
+    return WAITS.replace("ARGS", arguments).replace("ENDING", ending)
 
 
 @pytest.mark.parametrize(
@@ -80,10 +85,11 @@ def code_for(source: Path) -> str:
     ids=["", "nohup"],
 )
 def test_nothing_is_left(source: Path, sighup: signal.Handlers, code: int, name: str) -> None:
-    """Of two signals, the one that counts is said."""
+    """Of two signals, the first is said, if it isn't ignored."""
     before = source.read_bytes()
     with subprocess.Popen(
-        [sys.executable, "-c", code_for(source)],
+        [sys.executable, "-c", code_for(source, 'print("ending", flush=True); sys.stdin.read()')],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         preexec_fn=lambda: signal.signal(signal.SIGHUP, sighup),
@@ -92,6 +98,8 @@ def test_nothing_is_left(source: Path, sighup: signal.Handlers, code: int, name:
         assert run.stdout is not None and run.stdout.readline() == "begun\n"
         assert len(list(source.parent.iterdir())) == 2
         run.send_signal(signal.SIGHUP)
+        if sighup == signal.SIG_DFL:  # of two that are pending, either may be handled first
+            assert run.stdout.readline() == "ending\n"
         run.send_signal(signal.SIGTERM)
         _, errors = run.communicate(timeout=60)
     assert "Traceback" not in errors and "Exception" not in errors
