@@ -57,6 +57,8 @@ class RequestStream(Iterator[RequestOutput], AsyncIterator[RequestOutput]):
         self._shown: list[int] = []  # characters given out of each of its answers
         self.interval_s = 0.0
         self._due = 0.0  # time.monotonic() before which no further item comes
+        self._left = False  # nobody waits for the engine any more
+        self._gate: asyncio.Future[None] | None = None  # of the task that waits
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -99,6 +101,8 @@ class RequestStream(Iterator[RequestOutput], AsyncIterator[RequestOutput]):
                     await self._wait_in_loop(entry, seen=-1, at_end=True, until=self._due)
                 at_end = _only_end(entry) or self.interval_s == math.inf
                 await self._wait_in_loop(entry, seen=self._seen, at_end=at_end)
+                if self._left and not entry.finished:
+                    raise StopAsyncIteration
                 if self.interval_s:
                     self._due = time.monotonic() + self.interval_s
             return self._item(entry)
@@ -152,6 +156,17 @@ class RequestStream(Iterator[RequestOutput], AsyncIterator[RequestOutput]):
     def cancel(self) -> None:
         """As close, but what there is can still be read: the last item has the reason "abort"."""
         self._cancel()
+
+    def leave(self) -> None:
+        """As cancel, but the task that waits goes on now and not when the engine's step has ended.
+
+        `async for` ends without a last item, wait_results returns what there is. To be called in
+        that task's loop.
+        """
+        self._left = True
+        self._cancel()
+        if self._gate is not None:
+            _open(self._gate)
 
     def __enter__(self) -> "RequestStream":
         """For `with llm.submit(...) as stream`."""
@@ -215,12 +230,12 @@ class RequestStream(Iterator[RequestOutput], AsyncIterator[RequestOutput]):
     async def _wait_in_loop(
         self, request: Request, *, seen: int, at_end: bool, until: float = math.inf
     ) -> None:
-        """Until there is another version, or the end, or this moment of time.monotonic()."""
+        """Until there is another version, the end, this moment of time.monotonic(), or leave()."""
         import asyncio  # is loaded where this runs
 
         loop = asyncio.get_running_loop()
-        while (left := until - time.monotonic()) > 0:
-            gate = loop.create_future()
+        while not self._left and (left := until - time.monotonic()) > 0:
+            gate = self._gate = loop.create_future()
 
             def wake(gate: "asyncio.Future[None]" = gate) -> None:
                 try:
@@ -237,6 +252,7 @@ class RequestStream(Iterator[RequestOutput], AsyncIterator[RequestOutput]):
                 request.unsubscribe(wake)
                 raise
             finally:
+                self._gate = None
                 if timer is not None:
                     timer.cancel()
             # A wake may be that of a version which was read before it came.

@@ -12,7 +12,9 @@ from .served import Closes
 
 logger = logging.getLogger(__name__)
 
-LAST_WORDS_S = 0.5  # for the last events of answers that were cut off, out of the extra second
+# Out of the extra second, for answers that are cut off:
+LAST_STEP_S = 0.3  # for the engine to end them
+LAST_WORDS_S = 0.2  # for the last events of those that it could not end, as its step takes longer
 
 # What the HTTP request at hand has given to the engine.
 _of_request: ContextVar[set[Closes] | None] = ContextVar("of_request", default=None)
@@ -64,7 +66,7 @@ class ServerLifecycle:
         if mine is not None:
             mine.add(running)
         if self._expired:
-            running.close()
+            running.leave()
 
     def remove(self, running: Closes) -> None:
         """It has ended."""
@@ -103,7 +105,10 @@ class ServerLifecycle:
             self._say("stopping: all answers are finished")
             return
         self._expire()
-        await self._finished_within(LAST_WORDS_S)
+        if not await self._finished_within(LAST_STEP_S):
+            for running in list(self._running):
+                running.leave()
+            await self._finished_within(LAST_WORDS_S)
 
     def force(self) -> None:
         """End the grace time now."""

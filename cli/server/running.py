@@ -57,6 +57,14 @@ class Running:
     def close(self) -> None:
         """The client has gone, or the server stops: within one step the engine is free of it."""
         self._stream.cancel()
+        self._end_unread()
+
+    def leave(self) -> None:
+        """The same, and who reads is told now, however long the engine's step takes."""
+        self._stream.leave()
+        self._end_unread()
+
+    def _end_unread(self) -> None:
         if not self._reading and self._ending is None:  # and so nobody would come to its end
             self._ending = asyncio.get_running_loop().create_task(self._end("abort", None))
 
@@ -91,7 +99,7 @@ class Running:
                         # What was cut off has no end of its own: an error follows below.
                         if not (isinstance(event, End) and event.reason == "abort"):
                             yield event
-            if output is None:
+            if output is None or not output.finished:
                 reason = "abort"
                 raise self._aborted()
             reason = self._reason(readers)

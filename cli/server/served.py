@@ -117,3 +117,7 @@ class Closes(Protocol):
     def close(self) -> None:
         """End it; never waits."""
         ...
+
+    def leave(self) -> None:
+        """End it, and let who reads it go on without the engine; never waits."""
+        ...

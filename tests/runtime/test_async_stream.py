@@ -113,6 +113,41 @@ def test_leaving_early(fakes: SimpleNamespace, engine: Engine, program: Any) -> 
     assert engine.stats.cancellations == 2
 
 
+@pytest.mark.parametrize("how", ["iterate", "interval", "result"])
+def test_leaving_does_not_wait_for_the_step(
+    fakes: SimpleNamespace, engine: Engine, program: Any, how: str
+) -> None:
+    gate, first = threading.Event(), asyncio.Event()
+    if how != "interval":
+        program.before = lambda _: gate.wait(60)
+
+    async def read_some(stream: Any) -> list[Any]:
+        items = []
+        async for item in stream:
+            items.append(item)
+            program.before = lambda _: gate.wait(60)
+            first.set()
+        return items
+
+    async def main() -> None:
+        stream = engine.submit(fakes.request("hello", max_tokens=200))
+        stream.interval_s = 1000.0 if how == "interval" else 0.0
+        task = asyncio.create_task(stream.wait_result() if how == "result" else read_some(stream))
+        await (first.wait() if how == "interval" else asyncio.sleep(0))  # now it waits
+        stream.leave()
+        found = await task
+        assert not gate.is_set()
+        if how == "result":
+            assert not found.finished
+        else:
+            assert [item.finished for item in found] == [False] * (how == "interval")
+        gate.set()
+        await until_idle(engine)
+
+    asyncio.run(main())
+    assert engine.stats.cancellations == 1
+
+
 def test_a_loop_that_ends_leaves_the_engine_usable(
     fakes: SimpleNamespace, engine: Engine, program: Any
 ) -> None:

@@ -32,10 +32,13 @@ REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
 
 # -- the state ------------------------------------------------------------------------------------
 class Closeable:
-    closed = False
+    closed = left = False
 
     def close(self) -> None:
         self.closed = True
+
+    def leave(self) -> None:
+        self.left = True
 
 
 def test_an_idle_server_stops_at_once() -> None:
@@ -84,9 +87,9 @@ def test_what_does_not_finish_is_closed(forced: bool) -> None:
             started = time.monotonic()
             await lifecycle.drain()
             assert time.monotonic() - started < 5
-        assert lifecycle.expired and running.closed and not gone.closed
+        assert lifecycle.expired and running.closed and running.left and not gone.closed
         lifecycle.add(late)
-        assert late.closed
+        assert late.left
         assert said[1:] == ["stopping: 1 unfinished is cut off", "expired"]
 
     asyncio.run(work())
@@ -277,6 +280,33 @@ def test_a_signal_while_it_loads(spawn: Callable[..., Any], models: Callable[[st
             time.sleep(0.02)
     assert server.stop() == 0
     assert server.said().startswith(("stopping", "llamba serves", "{"))
+
+
+@pytest.mark.kernels
+@pytest.mark.model("smollm2")
+@pytest.mark.parametrize("kind", REQUESTS)
+def test_last_words_do_not_wait_for_the_engine(
+    kind: str, serve: Callable[..., Any], models: Callable[[str], Path]
+) -> None:
+    server = serve(models={"small": str(models("smollm2"))}, shutdown_grace_s=0.0)
+    held, go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        held.set()
+        go_on.wait(60)
+
+    reader = Reader(server.url, kind)
+    reader.wait_begun()
+    step = threading.Thread(target=server.llm.engine.run_between_steps, args=(hold,))
+    step.start()
+    try:
+        assert held.wait(60)
+        server.runner.stop()
+        reader.check_end("server_shutdown")
+        assert not go_on.is_set()
+    finally:
+        go_on.set()
+        step.join()
 
 
 SLOW_LOAD = """
