@@ -1,5 +1,6 @@
 """Fixtures for all tests: the goldens, the real models, tiny models built on the spot."""
 
+import contextlib
 import importlib
 import importlib.util
 import json
@@ -7,7 +8,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -82,6 +82,21 @@ def shared() -> Path:
     return folder
 
 
+with contextlib.suppress(ImportError):  # it is of the extra `test`
+    from hypothesis import HealthCheck, settings
+
+    # The same examples in every run, on a slow machine too; --hypothesis-profile=default draws.
+    settings.register_profile(
+        "llamba",
+        derandomize=True,
+        deadline=None,
+        database=None,
+        print_blob=True,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+    settings.load_profile("llamba")
+
+
 # A test may have another cache of its own when it asks for a real model.
 _USERS_CACHE = {name: os.environ.get(name) for name in ("LLAMBA_CACHE", "XDG_CACHE_HOME", "HOME")}
 _found: dict[str, Path | str] = {}
@@ -121,7 +136,7 @@ def _find_model(name: str) -> Path | str:
         return f"the model {name} can't be had: {error}"
 
 
-@contextmanager
+@contextlib.contextmanager
 def users_cache() -> Iterator[None]:
     """In here llamba uses the cache that it uses outside the tests."""
     with pytest.MonkeyPatch.context() as patch:
