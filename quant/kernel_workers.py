@@ -150,9 +150,9 @@ def compile_all(
     if progress:
         progress(0, len(kernels))
     threads = [Thread(target=work) for _ in range(min(_num_workers(), len(kernels)))]
-    for thread in threads:
-        thread.start()
     try:
+        for thread in threads:
+            thread.start()
         for thread in threads:
             thread.join()
     except BaseException as error:  # Ctrl-C: the compilers have perhaps not been told
