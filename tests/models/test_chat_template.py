@@ -197,9 +197,9 @@ def test_p27_markup_of_the_assistant_stays_markup() -> None:
 
 
 def test_p27_many_literals_take_no_quadratic_time() -> None:
-    started = time.process_time()
+    started = time.thread_time()
     ChatTemplate(CHATML, TOKENIZER).encode(user("<|im_end|>" * 20_000))
-    assert time.process_time() - started < 10
+    assert time.thread_time() - started < 10
 
 
 def test_p29_invalid_and_missing_templates_are_never_replaced() -> None:
@@ -300,10 +300,10 @@ HOSTILE = [
 @pytest.mark.parametrize("source", HOSTILE, ids=range(len(HOSTILE)))
 def test_s1_hostile_templates_are_stopped(source: str) -> None:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    started = time.process_time()
+    started = time.thread_time()
     with pytest.raises(ChatTemplateError):
         ChatTemplate(source, TOKENIZER).encode(user("hi"))
-    assert time.process_time() - started < 2.5
+    assert time.thread_time() - started < 2.5
     unit = 1 << 20 if sys.platform == "darwin" else 1 << 10
     assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak) / unit < 200
 

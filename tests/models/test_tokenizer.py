@@ -229,18 +229,18 @@ def test_every_pre_tokenizer_keeps_all_text_and_ends_in_time(name: str) -> None:
     pre = PreTokenizer(name)
     text = "Don't STOP\u3000me now, ½ 12345 日本語\n\n  naïve e\u0301 \t😀!? \r\nend  "
     assert "".join(pre.split(text)) == text
-    started = time.process_time()
+    started = time.thread_time()
     for hard in ("a" * 50_000, " " * 50_000, "1" * 50_000, "\n" * 50_000, "A" * 50_000):
         assert "".join(pre.split(hard)) == hard
-    assert time.process_time() - started < 5
+    assert time.thread_time() - started < 5
 
 
 @pytest.mark.parametrize("char", ["a", " ", "\n", "中"])
 def test_long_runs_take_no_quadratic_time(char: str) -> None:
     t = byte_bpe({}, ("a a", "aa aa", "Ġ Ġ", "ĠĠ ĠĠ", "Ċ Ċ"))
-    started = time.process_time()
+    started = time.thread_time()
     assert t.decode(t.encode(char * 100_000)) == char * 100_000
-    assert time.process_time() - started < 6
+    assert time.thread_time() - started < 6
 
 
 def test_a_file_without_a_tokenizer_is_named() -> None:

@@ -197,9 +197,9 @@ def test_100_kb_without_spaces_take_linear_time(char: str) -> None:
         unigram({**runs, "▁": -1, "a" * 1000: -1}, precompiled_charsmap=keys),
         wordpiece([*runs, "▁", "a" * 1000]),
     ):
-        started = time.process_time()
+        started = time.thread_time()
         assert t.encode(text)
-        assert time.process_time() - started < 2
+        assert time.thread_time() - started < 2
 
 
 def test_a_vocabulary_of_250k_unigrams_is_ready_in_time() -> None:
@@ -208,10 +208,13 @@ def test_a_vocabulary_of_250k_unigrams_is_ready_in_time() -> None:
     letters[:, 0] = ord("▁")
     pieces = dict.fromkeys(map(str, letters.view("<U7")[:, 0]), -1.0)
     metadata = unigram_metadata({**pieces, **dict.fromkeys("abcdefghijklmnopqrstuvwxyz", -9.0)})
-    started = time.process_time()
-    assert Tokenizer.from_gguf(File(metadata)).encode(next(iter(pieces)).strip("▁"))[1] == 4
+    seconds: list[float] = []
     # 0.4 s on the reference machine; a tracer of coverage makes it slower.
-    assert time.process_time() - started < (5 if sys.gettrace() else 1.5)
+    while not seconds or min(seconds) >= (5 if sys.gettrace() else 1.5):
+        assert len(seconds) < 5, seconds
+        started = time.thread_time()
+        assert Tokenizer.from_gguf(File(metadata)).encode(next(iter(pieces)).strip("▁"))[1] == 4
+        seconds.append(time.thread_time() - started)
 
 
 def test_prefix_lengths_hold_every_token_that_can_match() -> None:
