@@ -1,5 +1,6 @@
 """A model of twenty lines for the front ends: it says what a test tells it to, and remembers."""
 
+import math
 import os
 import signal
 import sys
@@ -35,6 +36,7 @@ class FakeLLM:
     finish_reason: str = "stop"
     default_params: SamplingParams = SamplingParams()
     pause_s: float = 0.0
+    gate: int | None = None  # a pipe: each word waits for a byte of it
     calls: list[tuple[str, Any, Any]] = field(default_factory=list)
     closed: bool = False
 
@@ -67,7 +69,9 @@ class FakeLLM:
         pieces[-1] = pieces[-1][:-1]
         for i, piece in enumerate(pieces if says else []):
             if i == self.interrupt_after:
-                os.kill(os.getpid(), signal.SIGINT)
+                signal.raise_signal(signal.SIGINT)  # os.kill may choose another thread
+            if self.gate is not None:
+                os.read(self.gate, 1)
             time.sleep(self.pause_s)
             text += piece
             yield self._output(asked, text, i + 1, None, piece)
@@ -110,6 +114,12 @@ def private_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LLAMBA_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("LLAMBA_DEBUG", raising=False)
     monkeypatch.setattr(prompt, "known_names", lambda: list(NAMES))
+
+
+@pytest.fixture(autouse=True)
+def never_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a command says on stderr does not depend on how long its work takes here."""
+    monkeypatch.setattr("llamba.cli.progress.SHORT_S", math.inf)
 
 
 @pytest.fixture(autouse=True)

@@ -55,7 +55,7 @@ class Terminal:
         """Types a text and a key."""
         os.write(self.fd, (text + KEYS[key]).encode())
 
-    def expect(self, text: str, timeout: float = 20.0) -> str:
+    def expect(self, text: str, timeout: float = 120.0) -> str:
         """Waits for a text after the last one expected; returns what came before it."""
         deadline = time.monotonic() + timeout
         while (at := self.text.find(text, self.seen)) < 0:
@@ -75,7 +75,7 @@ class Terminal:
         self.raw += data.decode("utf-8", "replace")
         return bool(data)
 
-    def wait(self, timeout: float = 20.0) -> int:
+    def wait(self, timeout: float = 120.0) -> int:
         """The exit code."""
         deadline = time.monotonic() + timeout
         while self.process.poll() is None and time.monotonic() < deadline:

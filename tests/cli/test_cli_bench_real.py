@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-pytestmark = [pytest.mark.kernels, pytest.mark.model("smollm2"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.kernels, pytest.mark.model("smollm2"), pytest.mark.timeout(600)]
 
 
 @pytest.fixture(autouse=True)

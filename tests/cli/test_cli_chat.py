@@ -280,6 +280,9 @@ def test_terminal_several_lines(beside, tmp_path, keys) -> None:
         t.expect(">>> ")
         for text, key in keys:
             t.send(text, key)
+            if text == "/multiline":  # between two prompts the terminal makes \n of Alt-Enter's \r
+                t.expect("Alt-Enter sends")
+                t.expect(">>> ")
         t.expect("one")
         t.expect(">>> ")
         t.send(f"/save {tmp_path}/talk.json", "enter")
@@ -294,7 +297,7 @@ def test_terminal_several_lines(beside, tmp_path, keys) -> None:
 @posix
 @pytest.mark.parametrize("args", [[], ["--plain"]])
 def test_terminal_ctrl_c_while_answering(beside, tmp_path, args) -> None:
-    words = " ".join(f"w{i}" for i in range(200))
+    words = " ".join(f"w{i}" for i in range(4000))  # no answer that ends before the key comes
     with launch(says=repr([words, "after"]), args=args, pause_s=0.05) as t:
         t.expect(">>> ")
         t.send("Hello")

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from llamba.cli import loading
-from llamba.cli.progress import progress
+from llamba.cli.progress import SHORT_S, progress
 
 
 @pytest.fixture
@@ -48,7 +48,9 @@ def test_rm(invoke, store) -> None:
     assert store.removed == ["smollm2", "a", "b"]
 
 
-def test_progress_is_quiet_when_it_is_quick(capsys) -> None:
+def test_progress_is_quiet_when_it_is_quick(capsys, monkeypatch) -> None:
+    monkeypatch.setattr("llamba.cli.progress.SHORT_S", SHORT_S)
+    monkeypatch.setattr("time.monotonic", lambda: 1000.0)
     with progress("m") as update:
         update("verify", 0, 10)
         update("verify", 10, 10)

@@ -112,7 +112,9 @@ def test_refused(
     result = invoke("perplexity", model, str(path), *filled)
     assert path.read_bytes() == content
     assert result.exit_code == 2 and not result.stdout
-    assert message in result.stderr and len(result.stderr.splitlines()) == 1
+    # Kernels are compiled now if no test before has needed them.
+    said = [s for s in result.stderr.splitlines() if not s.startswith("compiling kernels")]
+    assert len(said) == 1 and message in said[0]
 
 
 def test_no_text(invoke: Any, tiny_gguf: Callable[..., Path], tmp_path: Path) -> None:

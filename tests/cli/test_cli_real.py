@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-pytestmark = [pytest.mark.kernels, pytest.mark.model("smollm2"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.kernels, pytest.mark.model("smollm2"), pytest.mark.timeout(600)]
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +61,9 @@ def test_run_json_and_seed(model_path) -> None:
 def test_too_long_prompt_is_one_line(model_path) -> None:
     result = llamba("run", model_path, "word " * 100, "-c", 64)
     assert result.returncode == 2
-    assert len(result.stderr.strip().splitlines()) == 1
+    # Kernels are compiled now if no test before has needed them.
+    said = [s for s in result.stderr.splitlines() if not s.startswith("compiling kernels")]
+    assert len(said) == 1
     assert result.stdout == ""
 
 

@@ -2,10 +2,10 @@
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -236,23 +236,31 @@ def test_ctrl_c_keeps_what_was_said_and_exits_130(invoke, llm) -> None:
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 def test_text_comes_while_it_is_generated() -> None:
+    """Each word is there before the next one is begun."""
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); import conftest\n"
         "from llamba.cli import loading; from llamba.cli.main import main\n"
-        "loading.open_llm = lambda *_: conftest.FakeLLM(says=['a b c d'], pause_s=0.2)\n"
+        "llm = conftest.FakeLLM(says=['a b c d'], gate=int(sys.argv[2]))\n"
+        "loading.open_llm = lambda *_: llm\n"
         "sys.argv = ['llamba', 'run', 'Hi there']; main()"
     )
+    gate, opener = os.pipe()
     process = subprocess.Popen(
-        [sys.executable, "-c", code, os.path.dirname(__file__)],
+        [sys.executable, "-c", code, os.path.dirname(__file__), str(gate)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
+        pass_fds=[gate],
     )
+    os.close(gate)
     assert process.stdout
-    first = os.read(process.stdout.fileno(), 100)
-    started = time.monotonic()
-    rest = process.stdout.read()
-    assert (first + rest) == b"a b c d\n"
-    assert len(first) < 4 and time.monotonic() - started > 0.3
+    try:
+        for word in (b"a ", b"b ", b"c "):
+            os.write(opener, b".")
+            assert select.select([process.stdout], [], [], 120)[0], word
+            assert os.read(process.stdout.fileno(), 100) == word
+    finally:
+        os.close(opener)  # no gate any more
+    assert process.stdout.read() == b"d\n"
     process.wait()
 
 
