@@ -119,15 +119,31 @@ class RequestStream(Iterator[RequestOutput], AsyncIterator[RequestOutput]):
         return _last(self.results())
 
     def results(self, on_end: Callable[[], None] | None = None) -> list[RequestOutput]:
-        """Wait for the end of all; complete outputs in order. `on_end` is called for each entry."""
+        """Wait for the end of all; complete outputs in order.
+
+        `on_end` is called for each entry, for all of them before this returns.
+        """
+        told, count = threading.Semaphore(0), 0
+
+        def tell() -> None:
+            assert on_end is not None
+            try:
+                on_end()
+            finally:
+                told.release()
+
         try:
             if on_end is not None:
                 for entry in self._entries:
                     runs = isinstance(entry, Request)
-                    if not (runs and entry.subscribe(on_end, seen=-1, at_end=True)):
+                    if runs and entry.subscribe(tell, seen=-1, at_end=True):
+                        count += 1
+                    else:
                         on_end()
             for request in self._requests():
                 self._wait(request, seen=-1, at_end=True)
+            for _ in range(count):  # an end can be seen a moment before it is told
+                told.acquire()
         except BaseException:
             self.close()
             raise
