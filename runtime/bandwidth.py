@@ -46,11 +46,13 @@ class MemoryReader:
                 start.wait()
             except threading.BrokenBarrierError:
                 return
-            while time.perf_counter() < ends:
+            while True:  # once at least, however late this thread gets to run
                 self._read(at, part)
                 done[index] += part
+                if time.perf_counter() >= ends:
+                    return
 
-        ends = time.perf_counter() + 60.0  # until all have started
+        ends = 0.0  # known when all have started
         threads = [threading.Thread(target=work, args=(i,)) for i in range(num_threads)]
         try:
             for thread in threads:
