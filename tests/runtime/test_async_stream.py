@@ -3,13 +3,14 @@
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from llamba.runtime.engine import Engine
+from llamba.runtime.request import Request
 
 
 @pytest.fixture
@@ -24,9 +25,19 @@ def engine(fakes: SimpleNamespace, program: Any) -> Iterator[Engine]:
     engine.close()
 
 
-async def until_idle(engine: Engine) -> None:
-    while engine.core.has_work or engine.stats.pages_used:
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
         await asyncio.sleep(0.001)
+
+
+def turns(program: Any, count: int) -> threading.Semaphore:
+    """So many steps run; the next one waits for a release, so that no answer ends by itself."""
+    left = threading.Semaphore(count)
+    program.before = lambda _: left.acquire(timeout=60)
+    return left
+
+
+ALL = 10_000  # more steps than any answer here takes
 
 
 async def read(stream: Any) -> list[Any]:
@@ -55,16 +66,20 @@ def test_many_tasks(fakes: SimpleNamespace, engine: Engine) -> None:
 def test_the_loop_goes_on_and_nothing_polls(
     fakes: SimpleNamespace, engine: Engine, program: Any
 ) -> None:
-    gate = threading.Event()
-    program.before = lambda _: gate.wait(30)
+    left = turns(program, 0)
+
+    async def used() -> float:
+        before = time.process_time()
+        await asyncio.sleep(0.3)
+        return time.process_time() - before
 
     async def main() -> None:
         task = asyncio.create_task(read(engine.submit(fakes.request("hello", max_tokens=3))))
-        await asyncio.sleep(0.05)
-        before = time.process_time()
-        await asyncio.sleep(0.3)
-        assert time.process_time() - before < 0.05 and not task.done()
-        gate.set()
+        tries = 10  # what polls is never quiet; others of this process are now and then
+        while tries and await used() >= 0.05:
+            tries -= 1
+        assert tries and not task.done()
+        left.release(ALL)
         assert (await task)[-1].finished
 
     asyncio.run(main())
@@ -74,40 +89,43 @@ def test_the_loop_goes_on_and_nothing_polls(
 def test_a_cancelled_task_cancels_its_request(
     fakes: SimpleNamespace, engine: Engine, program: Any, how: str
 ) -> None:
-    program.before = lambda _: time.sleep(0.002)
+    left = turns(program, 5)
 
     async def main() -> None:
         request = fakes.request("hello", max_tokens=200)
         stream = engine.submit(request)
         task = asyncio.create_task(read(stream) if how == "iterate" else stream.wait_result())
-        await asyncio.sleep(0.03)
+        await until(lambda: request.num_new_tokens == 5 and bool(request._waiters))
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await until_idle(engine)
+        left.release(ALL)
+        await until(lambda: request.finished)
         assert request.finish_reason == "abort" and request.num_new_tokens < 150
+        assert not engine.core.has_work and not engine.stats.pages_used
 
     asyncio.run(main())
     assert engine.stats.cancellations == 1
 
 
 def test_leaving_early(fakes: SimpleNamespace, engine: Engine, program: Any) -> None:
-    program.before = lambda _: time.sleep(0.002)
-
-    async def first_item() -> Any:
-        async with engine.submit(fakes.request("hello", max_tokens=200)) as stream:
+    async def first_item(request: Request) -> Any:
+        async with engine.submit(request) as stream:
             async for item in stream:
                 return item
 
-    async def forget() -> None:
-        async for _ in engine.submit(fakes.request("hello", max_tokens=200)):
+    async def forget(request: Request) -> None:
+        async for _ in engine.submit(request):
             break
 
     async def main() -> None:
-        assert not (await first_item()).finished
-        await until_idle(engine)
-        await forget()
-        await until_idle(engine)
+        for leave in (first_item, forget):
+            left, request = turns(program, 1), fakes.request("hello", max_tokens=200)
+            item = await leave(request)
+            assert item is None or not item.finished
+            left.release(ALL)
+            await until(lambda request=request: request.finished)
+            assert not engine.core.has_work and not engine.stats.pages_used
 
     asyncio.run(main())
     assert engine.stats.cancellations == 2
@@ -151,11 +169,12 @@ def test_leaving_does_not_wait_for_the_step(
 def test_a_loop_that_ends_leaves_the_engine_usable(
     fakes: SimpleNamespace, engine: Engine, program: Any
 ) -> None:
-    program.before = lambda _: time.sleep(0.002)
+    left, request = turns(program, 5), fakes.request("hello", max_tokens=200)
     loop = asyncio.new_event_loop()
-    task = loop.create_task(read(engine.submit(fakes.request("hello", max_tokens=200))))
-    loop.run_until_complete(asyncio.sleep(0.02))
+    task = loop.create_task(read(engine.submit(request)))
+    loop.run_until_complete(until(lambda: request.num_new_tokens == 5 and bool(request._waiters)))
     loop.close()  # with the task pending in it
+    left.release(ALL)
     output = engine.submit(fakes.request("other", max_tokens=9)).result()
     assert output.outputs == fakes.alone("other", max_tokens=9).outputs
     task._log_destroy_pending = False  # type: ignore[attr-defined]

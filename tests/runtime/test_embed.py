@@ -3,7 +3,6 @@
 import asyncio
 import os
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -191,16 +190,24 @@ def test_asyncio(llm: LLM) -> None:
 
 
 def test_a_cancelled_task_cancels_all(llm: LLM, loaded: SimpleNamespace) -> None:
-    loaded.program.before = lambda _: time.sleep(0.002)
+    gate, begun = threading.Event(), threading.Event()
+
+    def before(_: object) -> None:
+        begun.set()
+        gate.wait(60)
+
+    loaded.program.before = before
 
     async def main() -> None:
         texts = [[i] * 200 for i in range(20)]
         task = asyncio.create_task(llm.submit_embed(texts).wait_results())
-        await asyncio.sleep(0.03)
+        while not begun.is_set():
+            await asyncio.sleep(0.001)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        while llm.engine.core.has_work:
+        gate.set()
+        while llm.engine.core.has_work or llm.stats.pages_used:
             await asyncio.sleep(0.001)
 
     asyncio.run(main())

