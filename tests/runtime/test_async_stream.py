@@ -148,9 +148,11 @@ def test_leaving_does_not_wait_for_the_step(
         return items
 
     async def main() -> None:
-        stream = engine.submit(fakes.request("hello", max_tokens=200))
+        request = fakes.request("hello", max_tokens=200)
+        stream = engine.submit(request)
         stream.interval_s = 1000.0 if how == "interval" else 0.0
-        task = asyncio.create_task(stream.wait_result() if how == "result" else read_some(stream))
+        reading = stream.wait_result() if how == "result" else read_some(stream)
+        task: asyncio.Task[Any] = asyncio.create_task(reading)
         await (first.wait() if how == "interval" else asyncio.sleep(0))  # now it waits
         stream.leave()
         found = await task
@@ -160,7 +162,7 @@ def test_leaving_does_not_wait_for_the_step(
         else:
             assert [item.finished for item in found] == [False] * (how == "interval")
         gate.set()
-        await until_idle(engine)
+        await until(lambda: request.finished)
 
     asyncio.run(main())
     assert engine.stats.cancellations == 1
