@@ -66,21 +66,23 @@ class Live:
         with self.client() as client:
             return client.get(path, **options)
 
-    def idle(self, timeout_s: float = 20) -> Any:
+    def idle(self, timeout_s: float = 60) -> Any:
         """Wait until the first model's engine has nothing to do, and the server knows; its figures.
 
-        The engine ends a request first, then the server's loop hears of it.
+        The engine ends a request first, then the server's loop hears of it; then it is counted and
+        its line is in the log, which may be after its reply.
         """
-        return until(self._idle_stats, timeout_s)
+        until(self._is_idle, timeout_s)
+        return self.llm.stats  # those above may be half from before the end
 
-    def _idle_stats(self) -> Any:
+    def _is_idle(self) -> bool:
         stats = self.llm.stats
         lifecycle: Any = self.server.lifecycle
-        busy = stats.running or stats.waiting or stats.pages_used or lifecycle.num_running
-        return None if busy else stats
+        busy = stats.running or stats.waiting or stats.pages_used
+        return not (busy or lifecycle.num_running or lifecycle.num_requests)
 
 
-def until(check: Callable[[], Any], timeout_s: float = 20) -> Any:
+def until(check: Callable[[], Any], timeout_s: float = 60) -> Any:
     """Ask until the answer is true; that answer."""
     deadline = time.monotonic() + timeout_s
     while not (found := check()):
@@ -106,9 +108,9 @@ def serving(*, wait: bool = True, **settings: Any) -> Iterator[Live]:
     from llamba.cli.server.settings import ServerSettings
 
     chosen = ServerSettings(port=0, **{"shutdown_grace_s": 1.0, **settings})
-    sockets, lines = bind(chosen), _Lines()
+    sockets, lines, ready = bind(chosen), _Lines(), threading.Event()
     port = sockets[0].getsockname()[1]
-    runner = LlambaServer(chosen, lines=lines)  # type: ignore[arg-type]
+    runner = LlambaServer(chosen, lines=lines, ready=ready.set)  # type: ignore[arg-type]
     thread = threading.Thread(target=runner.run, args=(sockets,), daemon=True)
     thread.start()
     scheme = "https" if chosen.tls_cert else "http"
@@ -117,8 +119,9 @@ def serving(*, wait: bool = True, **settings: Any) -> Iterator[Live]:
     try:
         until(lambda: runner.started or not thread.is_alive(), 60)
         if wait:
-            # The kernels of a model may have to be compiled first.
-            until(lambda: runner.models.ready, 600)
+            # The kernels of a model may have to be compiled first. `models.ready` is true a moment
+            # before the server has heard of a failure.
+            until(lambda: ready.is_set() or runner.failure or not thread.is_alive(), 600)
         if runner.failure is not None:
             raise runner.failure
         yield live
@@ -175,6 +178,9 @@ def serve() -> Iterator[Callable[..., Live]]:
         yield lambda **settings: stack.enter_context(serving(**settings))
 
 
+_RUN = "import runpy; runpy.run_module('llamba', run_name='__main__', alter_sys=True)"
+
+
 @dataclass
 class Spawned:
     """`llamba serve` in a process of its own; `url` is what it printed when it was ready."""
@@ -192,13 +198,13 @@ class Spawned:
 
         def address() -> str | None:
             assert self.process.poll() is None, self.said()
-            found = re.search(r"^llamba serves .* at (\S+)$", self.said(), re.MULTILINE)
+            found = re.search(r"^llamba serves .* at (\S+)\n", self.said(), re.MULTILINE)
             return found[1] if found else None
 
         self.url = until(address, timeout_s)
         return self
 
-    def stop(self, sig: int = signal.SIGTERM, timeout_s: float = 30) -> int:
+    def stop(self, sig: int = signal.SIGTERM, timeout_s: float = 60) -> int:
         """Send a signal; the exit code."""
         self.process.send_signal(sig)
         return self.process.wait(timeout_s)
@@ -206,16 +212,20 @@ class Spawned:
 
 @pytest.fixture
 def spawn(tmp_path: Path) -> Iterator[Callable[..., Spawned]]:
-    """spawn("smollm2=/path", "--port", "0", env={...}) -> a process, killed after the test."""
+    """spawn("smollm2=/path", "--port", "0", env={...}) -> a process, killed after the test.
+
+    `before` is code that the process runs first.
+    """
     started: list[Spawned] = []
 
-    def run(*args: str, env: dict[str, str | None] | None = None) -> Spawned:
+    def run(*args: str, before: str = "", env: dict[str, str | None] | None = None) -> Spawned:
+        how = ["-c", f"{before}\n{_RUN}"] if before else ["-m", "llamba"]
         environment = {**os.environ, **(env or {})}
         environment = {name: value for name, value in environment.items() if value is not None}
         errors = tmp_path / f"stderr-{len(started)}.txt"
         with errors.open("w") as stream:
             process = subprocess.Popen(
-                [sys.executable, "-m", "llamba", "serve", *args],
+                [sys.executable, *how, "serve", *args],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=stream,

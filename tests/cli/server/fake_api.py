@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -156,11 +157,17 @@ class Server:
 
     def __init__(self, api: FakeApi) -> None:
         self.api = api
-        self.port = 0
+        # Keeps the port from others while the server is away; clients are refused, as it doesn't
+        # listen.
+        self.place = socket.socket()
+        self.place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.place.bind(("127.0.0.1", 0))
+        self.port = self.place.getsockname()[1]
+        self.api.url = f"http://127.0.0.1:{self.port}/"
         self.start()
 
     def start(self) -> None:
-        """Serves, on the port of last time if there was one."""
+        """Serves, always on the same port."""
         config = uvicorn.Config(
             self.api.app,
             port=self.port,
@@ -175,14 +182,12 @@ class Server:
             if not self.thread.is_alive():
                 raise RuntimeError("the fake API could not start")
             self.thread.join(0.01)
-        self.port = self.uvicorn.servers[0].sockets[0].getsockname()[1]
-        self.api.url = f"http://127.0.0.1:{self.port}/"
 
     def stop(self) -> None:
         """Closes every connection and the port."""
         self.uvicorn.should_exit = True
         self.uvicorn.force_exit = True
-        self.thread.join(10)
+        self.thread.join(60)
 
 
 @contextmanager
@@ -193,3 +198,4 @@ def serving(api: FakeApi) -> Iterator[Server]:
         yield server
     finally:
         server.stop()
+        server.place.close()

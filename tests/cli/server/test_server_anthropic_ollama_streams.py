@@ -6,12 +6,14 @@ The template of these tests opens the thinking and a budget ends it, so that any
 import asyncio
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
+from llamba.cli.server import lifecycle as lifecycle_module
 
 anthropic = pytest.importorskip("anthropic")
 ollama = pytest.importorskip("ollama")
@@ -130,13 +132,38 @@ def test_p61_who_leaves_before_the_first_byte_is_forgotten() -> None:
     assert sorted(said) == ["cancel", "cancel", "end", "lease"]
 
 
+@pytest.fixture
+def stop(thinker: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
+    """Stops the server of `thinker`, whose engine does no further step before the grace time ends.
+
+    So no answer is complete before; and the last words may take as long as they need.
+    """
+    expired = threading.Event()
+    program, run = thinker.llm.program, thinker.llm.program.run
+
+    def held(batch: Any) -> Any:
+        expired.wait()
+        return run(batch)
+
+    def stop() -> None:
+        monkeypatch.setattr(program, "run", held)
+        thinker.runner.stop()
+
+    monkeypatch.setattr(lifecycle_module, "LAST_WORDS_S", 60)
+    thinker.runner.lifecycle.on_expiry.append(expired.set)
+    yield stop
+    expired.set()
+
+
 @pytest.mark.parametrize(("path", "more"), [ANTHROPIC, OLLAMA])
-def test_a_server_that_stops_says_so(thinker: Any, path: str, more: dict[str, Any]) -> None:
+def test_a_server_that_stops_says_so(
+    thinker: Any, stop: Callable[[], None], path: str, more: dict[str, Any]
+) -> None:
     """The grace time is a second; what is cut off ends with an error, not as if complete."""
     with thinker.client() as http, open_stream(http, path, **more) as reply:
         pieces = reply.iter_text()
         text = next(pieces)
-        threading.Timer(0.0, thinker.runner.stop).start()
+        stop()
         text += "".join(pieces)
     if path == "/v1/messages":
         *_, name, data = text.strip().split("\n")
@@ -148,18 +175,20 @@ def test_a_server_that_stops_says_so(thinker: Any, path: str, more: dict[str, An
         assert "stopping" in json.loads(text.splitlines()[-1])["error"]
 
 
-def test_the_clients_raise_what_a_stream_says(thinker: Any) -> None:
+def test_the_clients_raise_what_a_stream_says(thinker: Any, stop: Callable[[], None]) -> None:
     with anthropic.Anthropic(base_url=thinker.url, api_key="none", max_retries=0) as client:
         stream = client.messages.create(
-            model="thinker", max_tokens=1900, messages=STORY, stream=True
+            model="thinker",
+            max_tokens=1900,
+            messages=STORY,
+            stream=True,
+            extra_body={"ignore_eos": True},
         )
         next(iter(stream))
-        threading.Timer(0.0, thinker.runner.stop).start()
-        try:
+        stop()
+        with pytest.raises(anthropic.APIStatusError, match="stopping"):
             for _ in stream:
                 pass
-        except anthropic.APIStatusError as error:
-            assert "stopping" in str(error)
 
 
 def test_p25_what_a_template_refuses_is_a_400_with_its_words(serve: Any, tiny_gguf: Any) -> None:

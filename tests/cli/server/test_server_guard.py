@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import contextlib
 import json
 import socket
 import time
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from llamba.cli.server import body_limit
 from llamba.cli.server.api_keys import ApiKeys, read_keys
 from llamba.cli.server.body_limit import BodyLimit
 from llamba.cli.server.guard import Guard, is_loopback
@@ -348,7 +350,7 @@ def test_p57_bodies_over_the_limit_are_413() -> None:
 def test_slow_bodies_are_408() -> None:
     started = time.monotonic()
     reply = ask(limit(), "POST", messages=[{**pieces(b"1")[0], "more_body": True}])
-    assert reply.status == 408 and time.monotonic() - started < 2
+    assert reply.status == 408 and time.monotonic() - started < 30  # of the 60 that `ask` waits
     assert json.loads(reply.body)["error"]["code"] == "request_timeout"
 
 
@@ -358,34 +360,50 @@ def test_a_client_that_leaves_in_its_body_gets_nothing() -> None:
 
 def connect(url: str) -> socket.socket:
     host, _, port = url.removeprefix("http://").partition(":")
-    return socket.create_connection((host, int(port)), timeout=20)
+    return socket.create_connection((host, int(port)), timeout=60)
 
 
 def exchange(url: str, data: bytes) -> bytes:
-    """What comes back for these bytes until the server closes."""
+    """What comes back for these bytes until the server closes, perhaps before it has them all."""
+    found = b""
     with connect(url) as client:
-        client.sendall(data)
-        found = b""
-        while piece := client.recv(65536):
-            found += piece
-        return found
+        with contextlib.suppress(ConnectionError):  # reset: what it said before can still be read
+            client.sendall(data)
+        with contextlib.suppress(ConnectionError):
+            while piece := client.recv(65536):
+                found += piece
+    return found
 
 
 @pytest.mark.kernels
-def test_p57_a_huge_body_is_refused_over_the_wire(tiny_live: Any) -> None:
+def test_p57_a_huge_body_is_refused_over_the_wire(
+    tiny_live: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The reply is lost if all of it isn't read, which takes as long as we take to send it.
+    monkeypatch.setattr(body_limit, "_DISCARD_S", 60)
     reply = tiny_live.post("/v1/chat/completions", json="x" * (17 << 20))
     assert reply.status_code == 413
 
 
 @pytest.mark.kernels
-def test_slow_and_large_heads_are_cut(
-    serve: Callable[..., Any], tiny_gguf: Callable[..., Path]
-) -> None:
+def test_slow_heads_are_cut(serve: Callable[..., Any], tiny_gguf: Callable[..., Path]) -> None:
     server = serve(models={"tiny": str(tiny_gguf(weights="Q4_K"))}, read_timeout_s=0.5)
     started = time.monotonic()
     assert exchange(server.url, b"GET / HTTP/1.1\r\nHost: loc") == b""
     assert exchange(server.url, b"") == b""  # says nothing at all
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 25  # the default is 30 s for each
+
+
+@pytest.mark.kernels
+def test_slow_bodies_and_large_heads_are_refused(
+    serve: Callable[..., Any], tiny_gguf: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from llamba.cli.server import protocol
+
+    # Only bodies are slow: no head is cut before we have sent it.
+    limited = protocol.limited
+    monkeypatch.setattr(protocol, "limited", lambda _: limited(60))
+    server = serve(models={"tiny": str(tiny_gguf(weights="Q4_K"))}, read_timeout_s=0.5)
     slow = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{"
     assert exchange(server.url, slow).startswith(b"HTTP/1.1 408")
     large = b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * (70 << 10)
@@ -435,12 +453,12 @@ def test_what_follows_a_reply_must_be_a_request(after: bytes) -> None:
         connection = limited(1.2)(config=config, server_state=ServerState(), app_state={})
         transport = _Transport()
         connection.connection_made(transport)
+        started = time.monotonic()
         for _ in range(2):
             connection.data_received(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
             await asyncio.sleep(0)
             connection._unset_keepalive_if_required()  # as any byte does
-        started = time.monotonic()
-        while not transport.closed and time.monotonic() - started < 5:
+        while not transport.closed and time.monotonic() - started < 60:
             if after:
                 connection.data_received(after)
             await asyncio.sleep(0.05)

@@ -24,9 +24,12 @@ ENDLESS = {"max_tokens": 3000, "ignore_eos": True}
 REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
     "chat": ("/v1/chat/completions", {"messages": STORY, **ENDLESS}),
     "text": ("/v1/completions", {"prompt": "Once upon a time", **ENDLESS}),
-    "anthropic": ("/v1/messages", {"messages": STORY, "max_tokens": 3000, "model": "small"}),
-    "ollama": ("/api/chat", {"messages": STORY, "model": "small"}),
-    "responses": ("/v1/responses", {"input": "Count to ten thousand, one number a line."}),
+    "anthropic": ("/v1/messages", {"messages": STORY, "model": "small", **ENDLESS}),
+    "ollama": (
+        "/api/chat",
+        {"messages": STORY, "model": "small", "options": {"ignore_eos": True}},
+    ),
+    "responses": ("/v1/responses", {"input": "Count to ten thousand.", "ignore_eos": True}),
 }
 
 
@@ -61,7 +64,7 @@ def test_answers_may_finish() -> None:
         await asyncio.sleep(0)
         started = time.monotonic()
         await lifecycle.drain()
-        assert time.monotonic() - started < 5 and not lifecycle.expired
+        assert time.monotonic() - started < 30 and not lifecycle.expired
         assert said == [
             "stopping: 3 answers may finish within 60 s",
             "stopping: all answers are finished",
@@ -86,7 +89,7 @@ def test_what_does_not_finish_is_closed(forced: bool) -> None:
                 asyncio.get_running_loop().call_later(0.05, lifecycle.force)
             started = time.monotonic()
             await lifecycle.drain()
-            assert time.monotonic() - started < 5
+            assert time.monotonic() - started < 30
         assert lifecycle.expired and running.closed and running.left and not gone.closed
         lifecycle.add(late)
         assert late.left
@@ -134,7 +137,7 @@ class Reader(threading.Thread):
             self.failure = error
 
     def wait_begun(self) -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while len(self.lines) < 3 and self.failure is None:
             assert time.monotonic() < deadline
             time.sleep(0.02)
@@ -142,13 +145,12 @@ class Reader(threading.Thread):
     def check_end(self, code: str) -> None:
         """The last event is an error in the dialect's form, then the usual end."""
         self.join(60)
+        assert not self.is_alive()
         assert self.failure is None, (self.kind, self.failure)
         last = self.lines[-1]
         if self.kind in ("chat", "text"):
             assert last == "data: [DONE]"
             assert json.loads(self.lines[-2].removeprefix("data: "))["error"]["code"] == code
-        elif '"done":true' in last or "_stop" in last or '"response.completed"' in last:
-            pass  # the story was at its end
         elif self.kind == "anthropic":
             assert self.lines[-2] == "event: error"
             assert "stopping" in json.loads(last.removeprefix("data: "))["error"]["message"]
@@ -158,63 +160,113 @@ class Reader(threading.Thread):
             assert any("stopping" in line for line in self.lines[-4:]), self.lines[-4:]
 
 
+# The last events of answers that are cut off get as long as they need.
+PATIENT = """
+from llamba.cli.server import lifecycle
+lifecycle.LAST_WORDS_S = 60
+"""
+
+
 @pytest.fixture
 def small(spawn: Callable[..., Any], models: Callable[[str], Path]) -> Callable[..., Any]:
     """small("--shutdown-grace", "1s") -> `llamba serve` over SmolLM2, ready."""
 
-    def start(*args: str) -> Any:
+    def start(*args: str, before: str = PATIENT) -> Any:
         path = models("smollm2")
-        return spawn(f"small={path}", "--port", "0", "-c", "4096", *args).wait_ready()
+        args = (f"small={path}", "--port", "0", "-c", "4096", *args)
+        return spawn(*args, before=before).wait_ready()
 
     return start
+
+
+def wait_stopping(client: httpx.Client) -> None:
+    """Until the server has heard the signal."""
+    deadline = time.monotonic() + 60
+    while (reply := client.get("/health")).status_code == 200:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert (reply.status_code, reply.json()["status"]) == (503, "stopping")
+
+
+def metric(client: httpx.Client, name: str) -> float:
+    """The first value of this name; 0 before there is one."""
+    found = re.search(rf"^{name}\{{.*\}} (\S+)$", client.get("/metrics").text, re.MULTILINE)
+    return float(found[1]) if found else 0.0
+
+
+def wait_metric(client: httpx.Client, name: str, least: float) -> None:
+    """Until it is that large."""
+    deadline = time.monotonic() + 120
+    while metric(client, name) < least:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 @pytest.mark.slow
 @pytest.mark.kernels
 @pytest.mark.model("smollm2")
 def test_sigterm_with_eight_streams_open(small: Callable[..., Any]) -> None:
-    server = small("--shutdown-grace", "2s", "--kv-tokens", "32768")
+    server = small("--shutdown-grace", "10s", "--kv-tokens", "32768")
     kinds = ["chat", "text", "anthropic", "ollama", "responses", "chat", "text", "anthropic"]
     readers = [Reader(server.url, kind) for kind in kinds]
     for reader in readers:
         reader.wait_begun()
-    idle = httpx.Client(base_url=server.url)  # kept alive, which must not hold up the end
+    # Kept alive (for 30 s), which must not hold up the end.
+    idle = httpx.Client(base_url=server.url, timeout=60)
     assert idle.get("/health").status_code == 200
     server.process.send_signal(signal.SIGTERM)
     started = time.monotonic()
-    time.sleep(0.5)
-    assert (idle.get("/health").status_code, idle.get("/health").json()["status"]) == (
-        503,
-        "stopping",
-    )
-    refused = httpx.post(server.url + "/v1/completions", json={"prompt": "x"})
+    wait_stopping(idle)
+    refused = httpx.post(server.url + "/v1/completions", json={"prompt": "x"}, timeout=60)
     assert refused.status_code == 503 and "retry-after" in refused.headers
     for reader in readers:
         reader.check_end("server_shutdown")
-    assert server.process.wait(20) == 0
-    assert time.monotonic() - started < 2 + 1 + 3  # a busy machine takes its time
+    assert server.process.wait(60) == 0
+    assert time.monotonic() - started < 10 + 15
     said = server.said()
-    assert re.search(r"stopping: [5-8] answers may finish within 2 s", said)
-    assert re.search(r"stopping: [5-8] unfinished are cut off", said)
-    assert "Traceback" not in said and '"level"' not in said
+    assert "stopping: 8 answers may finish within 10 s" in said
+    assert "stopping: 8 unfinished are cut off" in said
+    assert "Traceback" not in said and not re.search('"level": "(?!info)', said)
     idle.close()
+
+
+# The engine waits for the signal, so that no answer is finished before.
+FINISHING = """
+import threading
+from llamba.cli.server.lifecycle import ServerLifecycle
+from llamba.runtime.core import EngineCore
+
+draining = threading.Event()
+drain, step = ServerLifecycle.drain, EngineCore.step
+
+async def drained(self):
+    draining.set()
+    await drain(self)
+
+def held(self):
+    draining.wait()
+    return step(self)
+
+ServerLifecycle.drain, EngineCore.step = drained, held
+"""
 
 
 @pytest.mark.slow
 @pytest.mark.kernels
 @pytest.mark.model("smollm2")
 def test_sigterm_lets_answers_finish(small: Callable[..., Any]) -> None:
-    server = small("--shutdown-grace", "60s")
+    server = small("--shutdown-grace", "60s", before=FINISHING)
     bodies = {"prompt": "Once", "max_tokens": 60, "ignore_eos": True}
     replies: list[Any] = []
 
     def ask() -> None:
-        replies.append(httpx.post(server.url + "/v1/completions", json=bodies, timeout=60).json())
+        replies.append(httpx.post(server.url + "/v1/completions", json=bodies, timeout=120).json())
 
     threads = [threading.Thread(target=ask) for _ in range(4)]
     for thread in threads:
         thread.start()
-    time.sleep(0.5)
+    with httpx.Client(base_url=server.url, timeout=60) as client:
+        wait_metric(client, "llamba_requests_in_progress", 4)
     assert server.stop() == 0
     for thread in threads:
         thread.join()
@@ -230,11 +282,12 @@ def test_a_second_interrupt_does_not_wait(small: Callable[..., Any]) -> None:
     reader = Reader(server.url, "text")
     reader.wait_begun()
     server.process.send_signal(signal.SIGINT)
-    time.sleep(0.5)
+    with httpx.Client(base_url=server.url, timeout=60) as client:
+        wait_stopping(client)
     assert server.process.poll() is None
     started = time.monotonic()
     assert server.stop(signal.SIGINT) == 130
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 30
     reader.check_end("server_shutdown")
 
 
@@ -242,7 +295,7 @@ def test_a_second_interrupt_does_not_wait(small: Callable[..., Any]) -> None:
 @pytest.mark.kernels
 @pytest.mark.model("smollm2")
 def test_clients_that_do_not_read_do_not_hold_up_the_end(small: Callable[..., Any]) -> None:
-    server = small("--shutdown-grace", "1s")
+    server = small("--shutdown-grace", "1s", before="")
     host, _, port = server.url.removeprefix("http://").partition(":")
     with socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
@@ -252,34 +305,49 @@ def test_clients_that_do_not_read_do_not_hold_up_the_end(small: Callable[..., An
             b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
             b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
         )
+        with httpx.Client(base_url=server.url, timeout=60) as other:
+            wait_metric(other, "llamba_decode_tokens_total", 300)
         half = socket.create_connection((host, int(port)))  # sends half a request
         half.sendall(
             b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n"
         )
-        time.sleep(3)
         started = time.monotonic()
         assert server.stop() == 0
-        assert time.monotonic() - started < 1 + 1 + 4  # a busy machine takes its time
+        assert time.monotonic() - started < 25  # the other half has 30 s to come
         half.close()
+
+
+LONG_LOAD = """
+import time
+from llamba.cli.server import models
+
+open_llm = models._open
+def slowly(source, **engine):
+    open_llm(source, **engine)
+    time.sleep(100)
+models._open = slowly
+"""
 
 
 @pytest.mark.kernels
 @pytest.mark.model("smollm2")
 def test_a_signal_while_it_loads(spawn: Callable[..., Any], models: Callable[[str], Path]) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    server = spawn(str(models("smollm2")), "--port", str(port))
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            httpx.get(f"http://127.0.0.1:{port}/health")
-            break
-        except httpx.TransportError:
-            assert time.monotonic() < deadline and server.process.poll() is None, server.said()
-            time.sleep(0.02)
+    with socket.socket() as place:  # keeps the port from others; it doesn't listen
+        place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        place.bind(("127.0.0.1", 0))
+        port = place.getsockname()[1]
+        server = spawn(str(models("smollm2")), "--port", str(port), before=LONG_LOAD)
+        deadline = time.monotonic() + 120
+        while True:
+            try:
+                reply = httpx.get(f"http://127.0.0.1:{port}/health", timeout=60)
+                break
+            except httpx.TransportError:
+                assert time.monotonic() < deadline and server.process.poll() is None, server.said()
+                time.sleep(0.02)
+    assert reply.json() == {"status": "loading"}
     assert server.stop() == 0
-    assert server.said().startswith(("stopping", "llamba serves", "{"))
+    assert server.said().startswith(("stopping", "{"))
 
 
 @pytest.mark.kernels
@@ -317,7 +385,7 @@ from llamba.cli.main import main
 def load(source, **engine):
     if {when!r} == "load":
         os.kill(os.getpid(), {sig})
-    time.sleep(20)
+    time.sleep(100)
 
 models._open = load
 run = run_server.LlambaServer.run
@@ -348,7 +416,7 @@ def test_a_signal_before_it_serves(
     started = time.monotonic()
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stderr, done.stdout) == (0, "stopping\n", "")
-    assert time.monotonic() - started < 18  # it did not wait for the model
+    assert time.monotonic() - started < 60  # it did not wait for the model
 
 
 @pytest.mark.kernels
@@ -362,7 +430,7 @@ def test_health_says_what_the_server_does(
     open_llm = models_module._open
 
     def slowly(source: str, **engine: Any) -> Any:
-        opened.wait(30)
+        opened.wait(100)
         llms.append(open_llm(source, **engine))
         return llms[0]
 
@@ -379,10 +447,13 @@ def test_health_says_what_the_server_does(
         target=lambda: replies.append(server.post("/v1/completions", json=body).status_code)
     )
     waiting.start()
-    time.sleep(0.2)
+    deadline = time.monotonic() + 60
+    while not server.server.lifecycle.num_requests:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
     assert not replies  # it waits for the model
     opened.set()
-    waiting.join(60)
+    waiting.join(250)
     assert replies == [200]
     assert server.get("/health").json() == {"status": "ok"}
     with server.client() as client:

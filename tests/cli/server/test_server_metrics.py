@@ -1,11 +1,12 @@
 """What is counted and logged; and that nothing goes on for clients that have gone (PAINS P61)."""
 
+import itertools
 import json
 import re
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from llamba.cli.server import metrics, models
 from llamba.cli.server.access_log import JsonLines
+from llamba.cli.server.running import Running
 from llamba.errors import ResourceError
 
 pytestmark = pytest.mark.kernels
@@ -33,7 +35,7 @@ def value(server: Any, name: str, **labels: str) -> float:
     return 0.0
 
 
-def until(check: Callable[[], Any], timeout_s: float = 20) -> Any:
+def until(check: Callable[[], Any], timeout_s: float = 60) -> Any:
     deadline = time.monotonic() + timeout_s
     while not (found := check()):
         assert time.monotonic() < deadline, "waited in vain"
@@ -44,11 +46,15 @@ def until(check: Callable[[], Any], timeout_s: float = 20) -> Any:
 class Client:
     """A client that says what it wants and may leave at any moment."""
 
+    _numbers = itertools.count()
+
     def __init__(self, server: Any, path: str, body: dict[str, Any]) -> None:
         host, _, port = server.url.removeprefix("http://").partition(":")
         self.socket = socket.create_connection((host, int(port)), timeout=60)
+        self.id = f"client-{next(self._numbers)}"
         data = json.dumps(body).encode()
         head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        head += f"X-Request-Id: {self.id}\r\n"
         self.socket.sendall(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
 
     def read(self, num_bytes: int) -> bytes:
@@ -62,6 +68,65 @@ class Client:
     def leave(self) -> None:
         self.socket.close()
 
+    def line(self, server: Any) -> dict[str, Any]:
+        """Of the log."""
+        return until(lambda: [each for each in server.log if each["request_id"] == self.id])[0]
+
+
+class Steps:
+    """The steps of a server's engine, which can be held: what is to happen meanwhile does."""
+
+    def __init__(self, server: Any, patch: pytest.MonkeyPatch) -> None:
+        self._server = server
+        self._may_run = threading.Event()
+        self._may_run.set()
+        self._ended: set[Running] = set()  # by the server, perhaps not yet by the engine
+        program = server.llm.program
+        run, close = program.run, Running.close
+
+        def held(batch: Any) -> Any:
+            self._may_run.wait()
+            return run(batch)
+
+        def noted(running: Running) -> None:
+            close(running)
+            self._ended.add(running)
+
+        patch.setattr(program, "run", held)
+        patch.setattr(Running, "close", noted)
+
+    def hold(self) -> None:
+        """The next step, and one under way perhaps, does not end before `go_on`."""
+        self._may_run.clear()
+
+    def go_on(self) -> None:
+        self._may_run.set()
+
+    def without(self, *clients: Client) -> int:
+        """These leave, and the server sees it in the course of a step; the tokens until then."""
+        self.hold()
+        count = self._server.llm.stats.decode_tokens
+        before = len(self._ended)
+        for client in clients:
+            client.leave()
+        until(lambda: len(self._ended) >= before + len(clients))
+        self.go_on()
+        return count
+
+
+@pytest.fixture
+def steps_of(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Any], Steps]]:
+    """steps_of(server) -> its Steps."""
+    made: list[Steps] = []
+
+    def make(server: Any) -> Steps:
+        made.append(Steps(server, monkeypatch))
+        return made[-1]
+
+    yield make
+    for steps in made:
+        steps.go_on()
+
 
 def prompt(text: str = LONG) -> dict[str, Any]:
     """A text that no other request has sent: nothing of it is cached."""
@@ -69,14 +134,16 @@ def prompt(text: str = LONG) -> dict[str, Any]:
 
 
 @pytest.mark.model("smollm2")
-def test_p61_gone_while_the_prompt_is_read(live: Any) -> None:
+def test_p61_gone_while_the_prompt_is_read(live: Any, steps_of: Callable[[Any], Steps]) -> None:
     before = live.idle()
+    steps = steps_of(live)
+    steps.hold()
     client = Client(live, "/v1/completions", {**prompt(), "stream": True})
     until(lambda: live.llm.stats.running)
-    client.leave()
+    steps.without(client)
     after = live.idle()
     assert after.cancellations == before.cancellations + 1
-    assert after.decode_tokens - before.decode_tokens < 300
+    assert after.decode_tokens == before.decode_tokens
 
 
 @pytest.mark.model("smollm2")
@@ -90,21 +157,24 @@ def test_p61_gone_while_the_prompt_is_read(live: Any) -> None:
         ),
     ],
 )
-def test_p61_gone_in_the_middle_of_a_stream(live: Any, path: str, body: dict[str, Any]) -> None:
+def test_p61_gone_in_the_middle_of_a_stream(
+    live: Any, steps_of: Callable[[Any], Steps], path: str, body: dict[str, Any]
+) -> None:
     before = live.idle()
-    live.log.clear()
+    steps = steps_of(live)
     aborted = value(live, "llamba_requests_total", dialect="openai", reason="abort")
     client = Client(live, path, {**body, "stream": True})
     client.read(1000)
-    client.leave()
+    tokens = steps.without(client)
     after = live.idle()
     assert after.cancellations == before.cancellations + 1
-    assert after.decode_tokens - before.decode_tokens < 500
-    until(lambda: value(live, "llamba_requests_total", dialect="openai", reason="abort") > aborted)
+    assert after.decode_tokens <= tokens + 2  # the step that was held, and one before it
+    assert value(live, "llamba_requests_total", dialect="openai", reason="abort") > aborted
     assert value(live, "llamba_cancellations_total") == after.cancellations
     assert value(live, "llamba_requests_in_progress") == 0
-    line = until(lambda: [each for each in live.log if each.get("client_gone")])[-1]
+    line = client.line(live)
     assert (line["path"], line["status"], line["reason"]) == (path, 499, "abort")
+    assert line["client_gone"]
     assert line["completion_tokens"] > 0
 
 
@@ -118,24 +188,26 @@ def test_p61_gone_in_the_middle_of_a_stream(live: Any, path: str, body: dict[str
         ("/v1/responses", {"input": STORY, "ignore_eos": True}),
     ],
 )
-def test_p61_gone_before_a_whole_answer(live: Any, path: str, body: dict[str, Any]) -> None:
+def test_p61_gone_before_a_whole_answer(
+    live: Any, steps_of: Callable[[Any], Steps], path: str, body: dict[str, Any]
+) -> None:
     if body.get("messages") == "HI":
         body = {**body, "messages": [{"role": "user", "content": "Count to one thousand."}]}
     if path == "/api/generate":
         body = {**body, "stream": False}
     before = live.idle()
-    live.log.clear()
+    steps = steps_of(live)
+    refused = value(live, "llamba_http_requests_total", path=path, status="503")
     client = Client(live, path, body)
     until(lambda: live.llm.stats.decode_tokens > before.decode_tokens)
-    client.leave()
+    tokens = steps.without(client)
     after = live.idle()
     assert after.cancellations == before.cancellations + 1
-    assert after.decode_tokens - before.decode_tokens < 500
-    until(lambda: live.log and live.log[-1]["path"] == path)
-    line = live.log[-1]
+    assert after.decode_tokens <= tokens + 2  # the step that was held, and one before it
+    line = client.line(live)
     assert (line["status"], line["reason"], line["client_gone"]) == (499, "abort", True)
     assert value(live, "llamba_http_requests_total", path=path, status="499") >= 1
-    assert value(live, "llamba_http_requests_total", path=path, status="503") == 0
+    assert value(live, "llamba_http_requests_total", path=path, status="503") == refused
 
 
 @pytest.fixture
@@ -146,28 +218,34 @@ def narrow(serve: Callable[..., Any], models: Callable[[str], Path]) -> Any:
 
 
 @pytest.mark.model("smollm2")
-def test_p61_gone_in_the_queue(narrow: Any) -> None:
+def test_p61_gone_in_the_queue(narrow: Any, steps_of: Callable[[Any], Steps]) -> None:
+    steps = steps_of(narrow)
     first = Client(narrow, "/v1/completions", {**prompt("Once"), "stream": True})
     first.read(500)
     second = Client(narrow, "/v1/completions", {**prompt("Twice"), "stream": True})
     until(lambda: narrow.llm.stats.waiting == 1)
+    steps.hold()
     assert value(narrow, "llamba_sequences_waiting", model="smollm2") == 1
     assert value(narrow, "llamba_sequences_running", model="smollm2") == 1
     assert value(narrow, "llamba_kv_pages_used", model="smollm2") >= 1
-    second.leave()
+    steps.without(second)
     until(lambda: narrow.llm.stats.waiting == 0)
     assert first.read(500)
-    first.leave()
+    steps.without(first)
     assert narrow.idle().cancellations == 2
 
 
 @pytest.mark.model("smollm2")
-def test_a_full_queue_is_503_with_retry_after(narrow: Any) -> None:
+def test_a_full_queue_is_503_with_retry_after(
+    narrow: Any, steps_of: Callable[[Any], Steps]
+) -> None:
+    steps = steps_of(narrow)
     clients = [Client(narrow, "/v1/completions", {**prompt("Once"), "stream": True})]
     clients[0].read(500)
     for num_waiting in (1, 2):
         clients.append(Client(narrow, "/v1/completions", {**prompt("Once"), "stream": True}))
         until(lambda n=num_waiting: narrow.llm.stats.waiting == n)
+    steps.hold()
     for path, body in {
         "/v1/completions": {"prompt": "x"},
         "/v1/messages": {
@@ -180,15 +258,16 @@ def test_a_full_queue_is_503_with_retry_after(narrow: Any) -> None:
         reply = narrow.post(path, json=body)
         assert reply.status_code == 503 and int(reply.headers["retry-after"]) > 0, path
         assert "error" in reply.json()
-    for client in clients:
-        client.leave()
+    steps.without(*clients)
     narrow.idle()
     assert narrow.post("/v1/completions", json={"prompt": "x", "max_tokens": 2}).is_success
 
 
 @pytest.mark.model("smollm2")
-def test_a_burst_does_not_pass_a_full_queue(narrow: Any) -> None:
+def test_a_burst_does_not_pass_a_full_queue(narrow: Any, steps_of: Callable[[Any], Steps]) -> None:
     statuses: list[int] = []
+    steps = steps_of(narrow)
+    steps.hold()  # nobody's place is free before all have come
 
     def ask() -> None:
         body = {"prompt": f"{LONG[:1000]}", "max_tokens": 15, "ignore_eos": True}
@@ -197,18 +276,21 @@ def test_a_burst_does_not_pass_a_full_queue(narrow: Any) -> None:
     threads = [threading.Thread(target=ask) for _ in range(16)]
     for thread in threads:
         thread.start()
+    until(lambda: len(statuses) >= 13)
+    steps.go_on()
     for thread in threads:
         thread.join()
-    assert set(statuses) == {200, 503}
-    assert 3 <= statuses.count(200) <= 8  # at once 3; those that come later may find a place
+    assert statuses == [503] * 13 + [200] * 3  # one runs, and two wait
     many = {"prompt": ["Once"] * 20, "max_tokens": 1}  # is one request
     assert narrow.post("/v1/completions", json=many).status_code == 200
 
 
 def test_counts_and_times_of_a_request(tiny_live: Any) -> None:
+    ended = {"model": "tiny", "dialect": "openai", "reason": "length"}
+
     def counts() -> list[float]:
         return [
-            value(tiny_live, "llamba_requests_total", model="tiny", dialect="openai"),
+            value(tiny_live, "llamba_requests_total", **ended),
             value(tiny_live, "llamba_prompt_tokens_total", model="tiny"),
             value(tiny_live, "llamba_completion_tokens_total", model="tiny"),
             value(tiny_live, "llamba_time_to_first_token_seconds_count", model="tiny"),
@@ -218,13 +300,11 @@ def test_counts_and_times_of_a_request(tiny_live: Any) -> None:
         ]
 
     body = {"prompt": "hello", "max_tokens": 7, "ignore_eos": True}
-    until(lambda: value(tiny_live, "llamba_requests_in_progress") == 0)
-    start = counts()[0]
     assert tiny_live.post("/v1/completions", json=body).is_success
-    until(lambda: counts()[0] > start)  # the books are closed after the reply has left
+    tiny_live.idle()  # the books are closed after the reply has left
     before = counts()
     reply = tiny_live.post("/v1/completions", json=body).json()
-    until(lambda: counts()[0] > before[0])
+    tiny_live.idle()
     changes = [b - a for a, b in zip(before, counts(), strict=True)]
     assert changes == [1, reply["usage"]["prompt_tokens"], 7, 1, 1, 1, 1]
     assert value(tiny_live, "llamba_model_loaded", model="tiny") == 1
@@ -240,6 +320,7 @@ def test_what_clients_invent_is_no_label(tiny_live: Any) -> None:
         tiny_live.post("/v1/completions", json={"model": f"invented-{i}", "prompt": "x"})
         with tiny_live.client() as client:
             client.request(f"VERB{i}", "/health")
+    tiny_live.idle()
     text = tiny_live.get("/metrics").text
     assert "invented" not in text and "VERB" not in text
     assert value(tiny_live, "llamba_http_requests_total", path="unmatched", status="404") >= 5
@@ -248,6 +329,7 @@ def test_what_clients_invent_is_no_label(tiny_live: Any) -> None:
 
 def test_openapi_has_a_label(tiny_live: Any) -> None:
     assert tiny_live.get("/openapi.json").is_success
+    tiny_live.idle()
     name = "llamba_http_requests_total"
     assert value(tiny_live, name, path="/openapi.json", status="200") >= 1
     assert value(tiny_live, name, path="unmatched", status="200") == 0
@@ -262,6 +344,7 @@ def last(server: Any, path: str) -> dict[str, Any]:
 def test_the_log_tells_what_happened_and_no_secrets(tiny_live: Any, stream: bool) -> None:
     body = {"prompt": "SECRET hello", "max_tokens": 5, "ignore_eos": True, "stream": stream}
     headers = {"Authorization": "Bearer KEY", "x-request-id": "my-id.1"}
+    tiny_live.idle()
     tiny_live.log.clear()
     reply = tiny_live.post("/v1/completions?token=SECRET", json=body, headers=headers)
     assert reply.headers["x-request-id"] == "my-id.1"
@@ -328,10 +411,12 @@ def test_a_probe_that_fails_is_logged(
 def test_the_wait_for_a_model_is_told(
     serve: Callable[..., Any], tiny_gguf: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    open_llm, delay_s = models._open, 0.0
+    open_llm, delay_s, let = models._open, 0.0, threading.Event()
+    let.set()
 
     def slowly(source: str, **engine: Any) -> Any:
         time.sleep(delay_s)
+        let.wait(100)
         return open_llm(source, **engine)
 
     monkeypatch.setattr(models, "_open", slowly)
@@ -353,10 +438,12 @@ def test_the_wait_for_a_model_is_told(
     body = {**body, "keep_alive": 0, "stream": False}
     assert server.post("/api/generate", json=body).is_success
     until(lambda: server.server.models.entries()[1].loaded is None)
+    let.clear()
     client = Client(server, "/v1/completions", {**body, "stream": True})
     until(lambda: server.server.models.entries()[1].loading)
     client.leave()
-    line = last(server, "/v1/completions")
+    line = client.line(server)
+    let.set()
     assert (line["status"], line["reason"], line["model"]) == (499, "abort", "second")
     assert line["load_ms"] > 0
 
