@@ -50,12 +50,17 @@ class FakeApi:
         self.requests: list[dict[str, Any]] = []
         self.key = ""
         self.models_failures: list[Answer] = []
-        self.cancelled = 0
+        self.left: list[Answer] = []  # whose clients went away
         self.url = ""
         self.app = FastAPI()
         self.app.include_router(pages.router())
         self.app.add_api_route("/v1/models", self.list_models)
         self.app.add_api_route("/v1/chat/completions", self.complete, methods=["POST"])
+
+    @property
+    def cancelled(self) -> int:
+        """How many answers were not read to their end."""
+        return len(self.left)
 
     def says(self, *answers: Answer | str) -> None:
         """What the next requests get, in order; after them it is "Fine."."""
@@ -87,6 +92,7 @@ class FakeApi:
 
     async def stream(self, answer: Answer) -> AsyncIterator[str]:
         """The events of one answer."""
+        left = self.left  # another list by the time when a client of an earlier test goes
         try:
             await asyncio.sleep(answer.first_delay_s)
             yield ": keep-alive\n\n"
@@ -104,7 +110,7 @@ class FakeApi:
             yield "data: " + json.dumps(totals(answer)) + "\n\n"
             yield "data: [DONE]\n\n"
         except (asyncio.CancelledError, GeneratorExit):
-            self.cancelled += 1
+            left.append(answer)
             raise
 
 
