@@ -104,7 +104,7 @@ def test_many_and_long_unknown_fields(tiny_live: Any, monkeypatch: pytest.Monkey
         compared.append(word)
         return []
 
-    monkeypatch.setattr(difflib, "get_close_matches", counted)  # a millisecond a word
+    monkeypatch.setattr(difflib, "get_close_matches", counted)  # which takes long
     body: dict[str, Any] = {"prompt": "x", "max_tokens": 1}
     reply = tiny_live.post("/v1/completions", body | {f"temperatur{i}": 1 for i in range(50_000)})
     assert reply.status_code == 200 and len(compared) <= 20
