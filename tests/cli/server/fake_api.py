@@ -22,8 +22,7 @@ class Answer:
 
     text: str = "Fine."
     thinking: str = ""
-    delay_s: float = 0.0  # between two pieces
-    first_delay_s: float = 0.0
+    stops: tuple[int, ...] = ()  # before these pieces it waits until the test says go
     piece_len: int = 4
     finish: str = "stop"
     status: int = 200
@@ -51,6 +50,7 @@ class FakeApi:
         self.key = ""
         self.models_failures: list[Answer] = []
         self.left: list[Answer] = []  # whose clients went away
+        self.goes = threading.Semaphore(0)
         self.url = ""
         self.app = FastAPI()
         self.app.include_router(pages.router())
@@ -65,6 +65,10 @@ class FakeApi:
     def says(self, *answers: Answer | str) -> None:
         """What the next requests get, in order; after them it is "Fine."."""
         self.script += [Answer(each) if isinstance(each, str) else each for each in answers]
+
+    def go(self) -> None:
+        """An answer goes on from where it stops."""
+        self.goes.release()
 
     def refuse(self, request: Request) -> Response | None:
         """401 if there is a key and the request lacks it."""
@@ -92,20 +96,21 @@ class FakeApi:
 
     async def stream(self, answer: Answer) -> AsyncIterator[str]:
         """The events of one answer."""
-        left = self.left  # another list by the time when a client of an earlier test goes
+        # By the time when a client of an earlier test goes, others are here.
+        left, goes = self.left, self.goes
         try:
-            await asyncio.sleep(answer.first_delay_s)
             yield ": keep-alive\n\n"
             yield chunk({"role": "assistant", "content": ""})
             for number, piece in enumerate(answer.pieces()):
+                if number in answer.stops:
+                    while not goes.acquire(blocking=False):
+                        await asyncio.sleep(0.005)
                 if number == answer.error_after:
                     yield f"data: {json.dumps({'error': {'message': answer.message}})}\n\n"
                     return
                 if number == answer.cut_after:
                     return
                 yield chunk(piece)
-                if answer.delay_s:
-                    await asyncio.sleep(answer.delay_s)
             yield chunk({}, finish=answer.finish)
             yield "data: " + json.dumps(totals(answer)) + "\n\n"
             yield "data: [DONE]\n\n"

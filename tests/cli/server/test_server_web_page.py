@@ -83,19 +83,23 @@ def test_a_question_without_an_answer_is_sent_with_the_next(site) -> None:
 
 
 def test_a_busy_server_is_asked_again(site) -> None:
-    busy = Answer(status=503, message="All places are taken.", headers={"Retry-After": "1"})
+    busy = Answer(status=503, message="All places are taken.", headers={"Retry-After": "300"})
     site.api.says(busy, "There you are.")
     site.ask("Hi", wait=False)
-    expect(site.last(".progress")).to_contain_text("All places are taken. Trying again in 1 s.")
+    said = re.compile(r"All places are taken\. Trying again in (300|2\d\d) s\.")
+    expect(site.last(".progress")).to_contain_text(said)
+    assert len(site.api.requests) == 1
+    site.fire_timers()
     expect(site.last()).to_have_text("There you are.")
     assert len(site.api.requests) == 2
 
 
 def test_a_loading_server(chrome, api) -> None:
-    loading = Answer(status=503, message="The model is loading.", headers={"Retry-After": "1"})
+    loading = Answer(status=503, message="The model is loading.", headers={"Retry-After": "300"})
     api.models_failures = [loading]
     site = Site(chrome, api)
     expect(site.page.locator("#banner")).to_contain_text("The model is loading.")
+    site.fire_timers()
     expect(site.page.locator("#model")).to_be_enabled()
     expect(site.page.locator("#banner")).to_be_hidden()
     site.close()
@@ -197,7 +201,7 @@ def test_nothing_a_model_writes_is_run(site) -> None:
         "all => [...new Set(all.flatMap((node) => node.getAttributeNames()))]"
     )
     assert not [name for name in attributes if name.startswith("on") or name in ("style", "src")]
-    site.page.reload()  # out of the store it is as harmless
+    site.reload()  # out of the store it is as harmless
     expect(site.answers).to_have_count(1)
     assert site.page.evaluate("window.pwned") is None
     assert not any("evil" in each for each in site.requests)
@@ -313,8 +317,13 @@ def test_markdown_keeps_what_is_finished(blank) -> None:
 
 def test_markdown_is_quick(blank) -> None:
     """Long answers and hostile ones: the work stays about linear. The limit is wide on purpose."""
-    times = probe(blank, "times")
-    assert max(times.values()) < 4000, times
+    least: dict[str, float] = {}
+    for _ in range(5):  # the clock also runs while others have the processor
+        for name, ms in probe(blank, "times").items():
+            least[name] = min(ms, least.get(name, ms))
+        if max(least.values()) < 4000:
+            break
+    assert max(least.values()) < 4000, least
 
 
 def test_colouring_never_changes_the_text(blank) -> None:
@@ -364,7 +373,7 @@ def test_light_and_dark(site) -> None:
     assert luminance(page.evaluate(background)) > 0.5
     page.click("#theme")
     page.emulate_media(color_scheme="light")
-    page.reload()
+    site.reload()
     assert luminance(page.evaluate(background)) < 0.5  # dark, though the system is light
     expect(page.locator("#theme")).to_have_attribute("aria-label", re.compile("Dark"))
 
@@ -378,6 +387,7 @@ def test_on_a_phone(phone) -> None:
     page.press("#prompt", "Enter")  # a new line here: fingers send with the button
     assert page.input_value("#prompt").endswith("\n")
     page.tap("#send")
+    expect(phone.answers).to_have_count(1)
     phone.idle()
 
     assert probe(page, "fits")
@@ -444,17 +454,23 @@ def test_scrolling_up_stays(site) -> None:
     site.api.says("\n\n".join(f"Paragraph {i}" for i in range(60)))
     site.ask("Fill the page")
     assert probe(page, "distance") < 3
-    site.api.says(Answer("\n\n".join(f"Line {i}" for i in range(80)), delay_s=0.02))
+    lines = [f"Line {i}\n\n" for i in range(80)]
+    at = [len("".join(lines[:count])) // Answer.piece_len for count in (8, 42)]
+    site.api.says(Answer("".join(lines), stops=tuple(at)))
     site.ask("And more", wait=False)
     expect(site.last()).to_contain_text("Line 6")
     assert probe(page, "distance") < 40  # follows
+    probe(page, "noteRest")
     page.mouse.move(600, 300)
     page.mouse.wheel(0, -400)
     expect(page.locator("#to-end")).to_be_visible()
+    until(lambda: page.evaluate("window.restedAt") > 390)  # the wheel's way takes a moment
     top = page.evaluate("document.querySelector('#scroller').scrollTop")
+    site.api.go()
     expect(site.last()).to_contain_text("Line 40")
     assert abs(page.evaluate("document.querySelector('#scroller').scrollTop") - top) < 2  # stays
     page.click("#to-end")
+    site.api.go()
     site.idle()
     assert probe(page, "distance") < 3
     expect(page.locator("#to-end")).to_be_hidden()

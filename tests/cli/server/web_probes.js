@@ -148,4 +148,12 @@
     const { scrollHeight, scrollTop, clientHeight } = document.querySelector("#scroller");
     return scrollHeight - scrollTop - clientHeight;
   },
+
+  /** Notes in `restedAt` the distance at which a movement of the conversation ends. */
+  noteRest: () => {
+    window.restedAt = 0;
+    document.querySelector("#scroller").addEventListener("scrollend", ({ target }) => {
+      window.restedAt = target.scrollHeight - target.scrollTop - target.clientHeight;
+    });
+  },
 })

@@ -21,6 +21,40 @@ CHROMIUM = next(
 )
 
 
+# Timers of more than 1.5 s end what the page shows for a moment (a toast, "Copied") and the wait
+# for a busy server: here they fire when a test says so, as it may be held up for longer than that.
+HELD_TIMERS = """(() => {
+  const { setTimeout: begin, clearTimeout: end } = window;
+  const held = new Map();
+  window.setTimeout = (call, ms, ...rest) => {
+    if (!(ms > 1500)) return begin(call, ms, ...rest);
+    const id = begin(() => {}, 1e9);
+    held.set(id, () => call(...rest));
+    return id;
+  };
+  window.clearTimeout = (id) => {
+    held.delete(id);
+    end(id);
+  };
+  window.fireTimers = () => {
+    const calls = [...held.values()];
+    held.clear();
+    for (const call of calls) call();
+    return calls.length;
+  };
+})()"""
+# Resolves when all that the page has begun to write into its database is there.
+WRITTEN = """() => new Promise((resolve, reject) => {
+  const opening = indexedDB.open("llamba");
+  opening.onerror = () => reject(opening.error);
+  opening.onsuccess = () => {
+    const database = opening.result;
+    const transaction = database.transaction(["heads", "bodies"], "readwrite");
+    transaction.objectStore("heads").count();
+    transaction.oncomplete = () => resolve(database.close());
+    transaction.onabort = () => reject(transaction.error);
+  };
+})"""
 PROBES = (HERE / "web_probes.js").read_text(encoding="utf-8")
 
 
@@ -45,7 +79,9 @@ def chrome() -> Iterator[Any]:
         pytest.skip("needs Chromium on the PATH")
     # A sandbox needs rights that containers often lack; the pages are our own.
     with sync_api.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser = driver.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox"], timeout=4 * PATIENCE_MS
+        )
         yield browser
         browser.close()
 
@@ -57,6 +93,7 @@ class Site:
         self.api = api
         self.context = chrome.new_context(**options)
         self.context.set_default_timeout(PATIENCE_MS)
+        self.context.add_init_script(HELD_TIMERS)
         self.requests: list[str] = []
         self.errors: list[str] = []
         self.context.on("request", lambda request: self.requests.append(request.url))
@@ -73,6 +110,20 @@ class Site:
         page = self.context.new_page()
         page.goto(self.api.url + path)
         return page
+
+    def ready(self) -> None:
+        """Wait until the page is put together, which may be after it has loaded."""
+        expect(self.page.locator("#model")).to_be_enabled()
+
+    def reload(self) -> None:
+        """Again, with what was kept: a page that goes may take with it what it still writes."""
+        self.page.evaluate(WRITTEN)
+        self.page.reload()
+        self.ready()
+
+    def fire_timers(self) -> None:
+        """End the waits of more than 1.5 s, of which there is at least one."""
+        until(lambda: self.page.evaluate("fireTimers()"))
 
     def ask(self, text: str, *, wait: bool = True) -> None:
         """Type and send; by default until the answer is complete."""
@@ -119,7 +170,7 @@ def site(chrome, api) -> Iterator[Site]:
         color_scheme="light",
         permissions=["clipboard-read", "clipboard-write"],
     )
-    expect(site.page.locator("#model")).to_be_enabled()
+    site.ready()
     yield site
     site.close()
 
@@ -134,7 +185,7 @@ def phone(chrome, api) -> Iterator[Site]:
         has_touch=True,
         is_mobile=True,
     )
-    expect(site.page.locator("#model")).to_be_enabled()
+    site.ready()
     yield site
     site.close()
 
