@@ -9,6 +9,8 @@ import pytest
 
 ollama = pytest.importorskip("ollama")
 
+from .conftest import until  # noqa: E402
+
 HELLO = [{"role": "user", "content": "Say hello in one short sentence."}]
 GREEDY = {"temperature": 0, "num_predict": 16}
 COUNTS = (
@@ -245,10 +247,7 @@ def test_loading_and_unloading(serve: Any, tiny_gguf: Any) -> None:
         assert client.ps().models[0].expires_at.year == 2300
         unloaded = client.generate(model="tiny", prompt="", keep_alive=0)
         assert unloaded.done_reason == "unload" and unloaded.response == ""
-        deadline = 200
-        while client.ps().models and deadline:
-            deadline -= 1
-        assert client.ps().models == []
+        until(lambda: client.ps().models == [])
         assert client.generate(model="tiny", prompt="", keep_alive=0).done_reason == "unload"
         assert client.ps().models == []
         # The next request loads it again.

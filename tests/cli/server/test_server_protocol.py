@@ -1,8 +1,10 @@
 """HTTP as it may arrive on a connection: trailers, pipelines, HTTP/1.0, absolute targets."""
 
+import contextlib
 import json
 import select
 import socket
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,8 +32,9 @@ def exchange(url: str, data: bytes) -> bytes:
 def rest(client: socket.socket) -> bytes:
     """All until the server closes."""
     found = b""
-    while piece := client.recv(65536):
-        found += piece
+    with contextlib.suppress(ConnectionResetError):  # it closed while more was on its way
+        while piece := client.recv(65536):
+            found += piece
     return found
 
 
@@ -85,14 +88,13 @@ def test_trailers_are_overread(tiny_live: Any) -> None:
 def test_endless_trailers_are_cut(tiny_live: Any, piece: bytes) -> None:
     with connect(tiny_live.url) as client:
         client.sendall(chunked({"prompt": "x", "max_tokens": 1}, b"X-B: b"))
-        num_sent = 0
-        while not select.select([client], [], [], 0.02)[0]:
-            assert num_sent < 200 * len(piece)
-            client.sendall(piece)
-            num_sent += len(piece)
         try:
+            for _ in range(200):
+                if select.select([client], [], [], 0.02)[0]:
+                    break
+                client.sendall(piece)
             found = client.recv(65536)
-        except ConnectionResetError:  # it closed while more was on its way
+        except (ConnectionResetError, BrokenPipeError):  # it closed while more was on its way
             return
         assert not found or found.startswith(b"HTTP/1.1 400")
 
@@ -115,9 +117,11 @@ def test_a_body_of_many_large_chunks_has_no_trailers(tiny_live: Any) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("behind", [GET, GET * 2000, GET[:9], b"\x00nonsense"])
 def test_who_hangs_up_behind_a_second_request_is_noticed(
-    live: Any, stream: bool, behind: bytes
+    live: Any, stream: bool, behind: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = live.idle()
+    before, engine, go = live.idle(), live.llm.engine, threading.Event()
+    # The answer does not come to its end meanwhile: the engine waits after its first step.
+    monkeypatch.setattr(engine, "_listeners", [lambda _: go.wait(100)])
     body = {"prompt": "Once", "max_tokens": 2000, "ignore_eos": True, "stream": stream}
     with connect(live.url) as client:
         client.sendall(post("/v1/completions", body))
@@ -128,6 +132,8 @@ def test_who_hangs_up_behind_a_second_request_is_noticed(
         else:  # it is read, and nothing comes back
             assert not select.select([client], [], [], 0.3)[0]
         assert live.llm.stats.running
+    until(lambda: engine.core._cancelled)
+    go.set()
     assert live.idle().cancellations == before.cancellations + 1
 
 
@@ -136,7 +142,8 @@ def test_what_follows_too_early_is_not_answered(tiny_live: Any) -> None:
     for first in (GET, post("/v1/completions", body)):
         for behind in (GET, GET * 2000, GET[:9], b"\x00nonsense"):
             with connect(tiny_live.url) as client:
-                client.sendall(first + behind)
+                with contextlib.suppress(ConnectionResetError, BrokenPipeError):
+                    client.sendall(first + behind)  # it may answer and close before it has all
                 head, body_ = reply_of(client)
                 assert head.startswith(b"HTTP/1.1 200") and b"connection: close" in head.lower()
                 assert json.loads(body_) and rest(client) == b""
@@ -208,10 +215,10 @@ def test_s3_loopback_has_many_spellings(tiny_live: Any, host: str) -> None:
 
 def test_bodies_do_not_wait_for_acknowledgements(tiny_live: Any) -> None:
     """Without TCP_NODELAY each reply on a kept connection takes 40 ms more."""
-    with tiny_live.client() as client:
-        assert client.get("/health").status_code == 200
+    with connect(tiny_live.url) as client:
+        client.sendall(GET)
+        assert reply_of(client)[0].startswith(b"HTTP/1.1 200")
         connections = list(tiny_live.runner.server_state.connections)
-        assert connections
-        for each in connections:
-            found = each.transport.get_extra_info("socket")
-            assert found.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
+        [ours] = [each for each in connections if each.client == client.getsockname()]
+        found = ours.transport.get_extra_info("socket")
+        assert found.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1

@@ -2,12 +2,13 @@
 
 import base64
 import struct
-import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+
+from .conftest import until
 
 pytestmark = pytest.mark.kernels
 
@@ -157,15 +158,15 @@ def test_encoders_answer_nobody(
 
 
 def test_what_is_counted_and_logged(encoders_live: Any) -> None:
-    before = len(encoders_live.log)
-    used = rerank(encoders_live, documents=DOCUMENTS)["usage"]["prompt_tokens"]
-    lines: list[dict[str, Any]] = []
-    until = time.monotonic() + 20
-    while not lines and time.monotonic() < until:  # the reply may be here before its line
-        time.sleep(0.01)
-        lines = [each for each in encoders_live.log[before:] if each.get("path") == "/v1/rerank"]
-    [line] = lines
-    assert line["status"] == 200
+    body = {"query": QUERY, "documents": DOCUMENTS}
+    reply = encoders_live.post("/v1/rerank", body)
+    used, its_id = reply.json()["usage"]["prompt_tokens"], reply.headers["x-request-id"]
+
+    def lines() -> list[dict[str, Any]]:  # the reply may be here before its line
+        return [each for each in encoders_live.log if each["request_id"] == its_id]
+
+    [line] = until(lines)
+    assert line["status"] == 200 and line["path"] == "/v1/rerank"
     assert line["prompt_tokens"] == used  # of all documents, not of one
     metrics = encoders_live.get("/metrics").text
     assert any('"/v1/rerank"' in row and "http_requests" in row for row in metrics.splitlines())

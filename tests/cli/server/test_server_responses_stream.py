@@ -1,8 +1,9 @@
 """Streams of /v1/responses: the exact events, the SDK's helper, and equality with whole replies."""
 
 import asyncio
+import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -12,6 +13,10 @@ pytest.importorskip("openai", reason="the client that this API is made for")
 import openai
 import pydantic
 from openai.types import responses
+
+from llamba.cli.server import lifecycle
+
+from .conftest import until
 
 pytestmark = [pytest.mark.model("smollm2"), pytest.mark.kernels]
 
@@ -39,14 +44,22 @@ def client(live: Any) -> Iterator[openai.OpenAI]:
         yield made
 
 
-def stream(live: Any, body: dict[str, Any]) -> list[dict[str, Any]]:
-    """All events as they came over the line, each fit for the SDK's types, strictly."""
-    with live.client() as http:
-        raw = http.post("/v1/responses", json={**body, "stream": True})
-    assert raw.status_code == 200, raw.text
-    assert raw.headers["content-type"].startswith("text/event-stream")
+def stream(
+    live: Any, body: dict[str, Any], seen: Callable[[str], None] = lambda text: None
+) -> list[dict[str, Any]]:
+    """All events as they came over the line, each fit for the SDK's types, strictly.
+
+    seen: called with all the text so far.
+    """
+    text, asked = "", {**body, "stream": True}
+    with live.client() as http, http.stream("POST", "/v1/responses", json=asked) as raw:
+        assert raw.status_code == 200, raw.read()
+        assert raw.headers["content-type"].startswith("text/event-stream")
+        for piece in raw.iter_text():
+            text += piece
+            seen(text)
     events = []
-    for block in raw.text.split("\n\n"):
+    for block in text.split("\n\n"):
         if not block or block.startswith(":"):
             continue
         name, data = block.split("\n")
@@ -72,9 +85,22 @@ def kinds(events: list[dict[str, Any]]) -> list[str]:
     return [name for i, name in enumerate(names) if i == 0 or name != names[i - 1]]
 
 
-def test_events_of_a_text(live: Any) -> None:
+def test_events_of_a_text(live: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     body = {"input": "Count to ten.", "max_output_tokens": 12, "temperature": 0}
-    events = stream(live, body)
+    steps, num_read = itertools.count(1), 0
+
+    def seen(text: str) -> None:
+        nonlocal num_read
+        num_read = text.count("event: response.output_text.delta\n")
+
+    def wait(_: Any) -> None:
+        """The engine, after each step: what slow readers are late for comes in one event."""
+        step = next(steps)
+        if step < 12 and step % 2 == 0:
+            until(lambda: num_read >= step // 2)
+
+    monkeypatch.setattr(live.llm.engine, "_listeners", [wait])
+    events = stream(live, body, seen)
     assert kinds(events) == [
         "created",
         "in_progress",
@@ -232,8 +258,11 @@ def test_time_is_up(live: Any) -> None:
     assert "time was up" in events[-1]["response"]["error"]["message"]
 
 
-def test_the_server_stops_meanwhile(serve: Any, models: Any) -> None:
+def test_the_server_stops_meanwhile(
+    serve: Any, models: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The stream ends with an error event and response.failed, never in silence."""
+    monkeypatch.setattr(lifecycle, "LAST_WORDS_S", 60)  # it goes as soon as they are said
     settings = {"shutdown_grace_s": 0.2, "engine": {"context_length": 2048}}
     running = serve(models={"smollm2": str(models("smollm2"))}, **settings)
     seen = []

@@ -322,7 +322,7 @@ def test_tls(tmp_path: Path, serve: Callable[..., Any], tiny_gguf: Callable[...,
     server = serve(models={"tiny": path}, tls_cert=cert, tls_key=key)
     assert server.url.startswith("https://")
     trusted = ssl.create_default_context(cafile=str(cert))
-    with httpx.Client(base_url=server.url, verify=trusted) as client:
+    with httpx.Client(base_url=server.url, verify=trusted, timeout=60) as client:
         assert client.get("/health").json() == {"status": "ok"}
         body = {"prompt": "hello", "max_tokens": 3, "stream": True}
         assert client.post("/v1/completions", json=body).text.endswith("data: [DONE]\n\n")
@@ -343,7 +343,7 @@ def test_a_server_from_its_start_to_its_end(
     assert port != "0"
     sizes = r"^tiny: context 256 tokens, 16 answers at once, \d+ threads?$"
     assert re.search(sizes, server.said(), re.MULTILINE)
-    with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
         assert client.get("/health").status_code == 200
         assert client.get("/v1/models").status_code == 401
         found = client.get("/v1/models", headers={"Authorization": "Bearer sekret"})

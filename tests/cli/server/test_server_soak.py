@@ -80,12 +80,12 @@ def test_p61_clients_that_come_and_go_leave_nothing(
     stats = server.idle()
     assert stats.cancellations > 10 and stats.finished > 10 and stats.failures == 0
     lifecycle = server.runner.lifecycle
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while lifecycle.num_requests or lifecycle.num_running or counts()[0] > before[0] + 2:
         assert time.monotonic() < until, (lifecycle.num_requests, lifecycle.num_running, counts())
         time.sleep(0.05)
     loop = server.runner._loop
-    tasks = asyncio.run_coroutine_threadsafe(_count_tasks(), loop).result(10)
+    tasks = asyncio.run_coroutine_threadsafe(_count_tasks(), loop).result(60)
     assert tasks < 10, tasks
     assert counts()[1] <= before[1] + 40  # of asyncio's pool, which is bounded
     text = server.get("/metrics").text

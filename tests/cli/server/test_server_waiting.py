@@ -134,16 +134,22 @@ def test_p61_who_leaves_while_a_model_loads_frees_its_place(
     model = str(tiny_gguf(weights="Q4_K"))
     server = serve(models={"a": model, "b": model})
     models = server.server.models
-    go = threading.Event()
+    begun, go = threading.Event(), threading.Event()
     load = models._load_llm
-    models._load_llm = lambda *args, **options: (go.wait(20), load(*args, **options))[1]
+
+    def load_later(*args: Any, **options: Any) -> Any:
+        begun.set()
+        go.wait(100)
+        return load(*args, **options)
+
+    models._load_llm = load_later
     try:
         data = json.dumps({"model": "b", **body}).encode()
         head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         head += f"Content-Length: {len(data)}\r\n\r\n"
         with socket.create_connection(("127.0.0.1", httpx.URL(server.url).port)) as client:
             client.sendall(head.encode() + data)
-            until(lambda: "b" in models._slots and models._slots["b"].users)
+            until(lambda: begun.is_set() and models._slots["b"].users)
         until(lambda: not models._slots["b"].users)  # although the model still loads
     finally:
         go.set()
