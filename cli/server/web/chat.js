@@ -166,6 +166,7 @@ export class Chat {
     if (!conversation) return;
     Object.assign(conversation, { title, named: true });
     await this.save(conversation);
+    if (id === this.current.id) Object.assign(this.current, { title, named: true }); // since opened
     this.hooks.changed();
   }
 

@@ -143,7 +143,10 @@ export class Sidebar {
       this.list.querySelector(`[data-id="${head.id}"] .title`)?.focus();
     };
     input.addEventListener("keydown", (event) => {
-      if (event.key === "Enter" && !event.isComposing) finish(true);
+      if (event.key === "Enter" && !event.isComposing) {
+        event.preventDefault(); // it would press the title that has the focus then
+        finish(true);
+      }
       if (event.key === "Escape") {
         event.stopPropagation();
         finish(false);

@@ -367,6 +367,7 @@ def test_rename_search_delete_undo(site) -> None:
     page.keyboard.type("Fruit")
     page.keyboard.press("Enter")
     expect(titles).to_have_text(["Bananas", "Fruit"])
+    expect(page.locator("#welcome")).to_be_visible()  # it was renamed, and not opened as well
     titles.last.hover()
     page.click("[aria-label='Delete \"Fruit\"']")
     expect(titles).to_have_text(["Bananas"])
