@@ -1,6 +1,7 @@
 """Streams in asyncio: any loop, several loops, cancellation; without a plug-in for pytest."""
 
 import asyncio
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -135,15 +136,20 @@ def test_leaving_early(fakes: SimpleNamespace, engine: Engine, program: Any) -> 
 def test_leaving_does_not_wait_for_the_step(
     fakes: SimpleNamespace, engine: Engine, program: Any, how: str
 ) -> None:
-    gate, first = threading.Event(), asyncio.Event()
-    if how != "interval":
-        program.before = lambda _: gate.wait(60)
+    held, gate, first = threading.Event(), threading.Event(), asyncio.Event()
+    steps = itertools.count(1 if how == "interval" else 2)  # with an interval one item comes first
+
+    def before(_: object) -> None:
+        if next(steps) > 1:
+            held.set()
+            gate.wait(60)
+
+    program.before = before
 
     async def read_some(stream: Any) -> list[Any]:
         items = []
         async for item in stream:
             items.append(item)
-            program.before = lambda _: gate.wait(60)
             first.set()
         return items
 
@@ -153,7 +159,9 @@ def test_leaving_does_not_wait_for_the_step(
         stream.interval_s = 1000.0 if how == "interval" else 0.0
         reading = stream.wait_result() if how == "result" else read_some(stream)
         task: asyncio.Task[Any] = asyncio.create_task(reading)
-        await (first.wait() if how == "interval" else asyncio.sleep(0))  # now it waits
+        assert await asyncio.to_thread(held.wait, 60)
+        if how == "interval":
+            await first.wait()
         stream.leave()
         found = await task
         assert not gate.is_set()

@@ -19,6 +19,7 @@ import pytest
 from llamba.errors import LlambaError
 from llamba.runtime.engine import Engine
 from llamba.runtime.outputs import failed_output
+from llamba.runtime.request import Request
 from llamba.runtime.stats import StepStats
 
 DEADLINE_S = 30.0  # of what must come at once, on a machine that is busy
@@ -119,6 +120,24 @@ def test_each_end_is_told(fakes: SimpleNamespace, engine: Engine) -> None:
     outputs = engine.submit_all(entries, lone=False).results(lambda: told.append(1))
     assert outputs[1] is refused and all(output.finished for output in outputs)
     assert len(told) == 3
+
+
+def test_each_end_is_told_before_the_results_are_there(
+    fakes: SimpleNamespace, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both end in one step; who is woken by the first one's end sees the second one's, too."""
+    told: list[int] = []
+    requests = [fakes.request("a", max_tokens=4), fakes.request("b", max_tokens=4)]
+    wake = Request.wake
+
+    def late(request: Request) -> None:
+        if request is requests[1] and request.finished:
+            time.sleep(0.2)
+        wake(request)
+
+    monkeypatch.setattr(Request, "wake", late)
+    engine.submit_all(requests).results(lambda: told.append(1))
+    assert len(told) == 2
 
 
 def test_closing_a_stream_frees_its_pages(

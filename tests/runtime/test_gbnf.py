@@ -139,7 +139,7 @@ def test_p47_hostile_grammars(grammars: ModuleType, name: str) -> None:
     started = time.process_time()  # the compiler has a thread of its own
     with pytest.raises(ConstraintError):
         grammars.compile_form(grammar=HOSTILE[name])
-    assert time.process_time() - started < 30  # without limits there is no end to some
+    assert time.process_time() - started < 10  # without limits there is no end to some
     assert grammars.accepts(grammars.compile_form(grammar='root ::= "b"'), "b")
 
 

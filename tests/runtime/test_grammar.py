@@ -17,7 +17,7 @@ from llamba.runtime.structured import StructuredOutputs
 
 pytest.importorskip("llguidance")
 # Of the processors' time: what takes longer does not come to an end. The usual is less than two.
-ENDLESS_S = 30
+ENDLESS_S = 10
 
 
 def test_control_tokens_are_no_text(grammars: ModuleType) -> None:

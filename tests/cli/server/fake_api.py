@@ -3,6 +3,7 @@
 import asyncio
 import json
 import socket
+import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -174,6 +175,8 @@ class Server:
         self.place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.place.bind(("127.0.0.1", 0))
         self.port = self.place.getsockname()[1]
+        if sys.platform != "linux":  # elsewhere the server could not have it either
+            self.place.close()
         self.api.url = f"http://127.0.0.1:{self.port}/"
         self.start()
 

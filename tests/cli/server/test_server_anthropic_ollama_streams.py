@@ -142,7 +142,7 @@ def stop(thinker: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[],
     program, run = thinker.llm.program, thinker.llm.program.run
 
     def held(batch: Any) -> Any:
-        expired.wait()
+        expired.wait(60)
         return run(batch)
 
     def stop() -> None:

@@ -442,11 +442,13 @@ def test_the_wait_for_a_model_is_told(
     assert server.post("/api/generate", json=body).is_success
     until(lambda: server.server.models.entries()[1].loaded is None)
     let.clear()
-    client = Client(server, "/v1/completions", {**body, "stream": True})
-    until(lambda: server.server.models.entries()[1].loading)
-    client.leave()
-    line = client.line(server)
-    let.set()
+    try:
+        client = Client(server, "/v1/completions", {**body, "stream": True})
+        until(lambda: server.server.models.entries()[1].loading)
+        client.leave()
+        line = client.line(server)
+    finally:
+        let.set()
     assert (line["status"], line["reason"], line["model"]) == (499, "abort", "second")
     assert line["load_ms"] > 0
 

@@ -216,12 +216,14 @@ def test_who_leaves_does_not_break_the_load_of_others() -> None:
 
         first = asyncio.create_task(ask())
         second = asyncio.create_task(ask())
-        while not loader.at_once:
-            await asyncio.sleep(0.01)
-        assert models.entries()[0].loading
-        first.cancel()
-        await asyncio.wait([first])
-        let.set()
+        try:
+            while not loader.at_once:
+                await asyncio.sleep(0.01)
+            assert models.entries()[0].loading
+            first.cancel()
+            await asyncio.wait([first])
+        finally:
+            let.set()
         assert await second == "a"
         assert first.cancelled() and len(loader.loaded) == 1
 
@@ -233,11 +235,13 @@ def test_waits_end_when_the_server_stops() -> None:
         let = threading.Event()
         models = shelf(Loader(let=let))
         asyncio.get_running_loop().call_later(0.05, models.abort_waits)
-        with pytest.raises(OverloadedError, match="stopping"):
-            async with models.use("a"):
-                pass
-        assert models.is_loading
-        let.set()
+        try:
+            with pytest.raises(OverloadedError, match="stopping"):
+                async with models.use("a"):
+                    pass
+            assert models.is_loading
+        finally:
+            let.set()
 
     run(work)
 
@@ -349,9 +353,11 @@ def test_a_step_that_does_not_end_does_not_hold_up_the_end() -> None:
         release = threading.Event()
         ended: list[bool] = []
         llm.close = lambda: ended.append(release.wait(100))
-        await models.close(timeout_s=0.1)
-        assert not models.closed and not ended
-        release.set()
+        try:
+            await models.close(timeout_s=0.1)
+            assert not models.closed and not ended
+        finally:
+            release.set()
 
     run(work)
 
@@ -467,10 +473,12 @@ def test_the_loading_thread_outlives_errors_and_those_who_wait() -> None:
             await worker.call(fail)
         release = threading.Event()
         done: list[int] = []
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.05):
-                await worker.call(lambda: (release.wait(100), done.append(1)))
-        release.set()
+        try:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await worker.call(lambda: (release.wait(100), done.append(1)))
+        finally:
+            release.set()
         assert await worker.call(lambda: done) == [1]
         worker.stop()
 

@@ -123,17 +123,19 @@ def test_who_hangs_up_behind_a_second_request_is_noticed(
     # The answer does not come to its end meanwhile: the engine waits after its first step.
     monkeypatch.setattr(engine, "_listeners", [lambda _: go.wait(100)])
     body = {"prompt": "Once", "max_tokens": 2000, "ignore_eos": True, "stream": stream}
-    with connect(live.url) as client:
-        client.sendall(post("/v1/completions", body))
-        until(lambda: live.llm.stats.running)
-        client.sendall(behind)
-        if stream:
-            assert client.recv(65536).startswith(b"HTTP/1.1 200")
-        else:  # it is read, and nothing comes back
-            assert not select.select([client], [], [], 0.3)[0]
-        assert live.llm.stats.running
-    until(lambda: engine.core._cancelled)
-    go.set()
+    try:
+        with connect(live.url) as client:
+            client.sendall(post("/v1/completions", body))
+            until(lambda: live.llm.stats.running)
+            client.sendall(behind)
+            if stream:
+                assert client.recv(65536).startswith(b"HTTP/1.1 200")
+            else:  # it is read, and nothing comes back
+                assert not select.select([client], [], [], 0.3)[0]
+            assert live.llm.stats.running
+        until(lambda: engine.core._cancelled)
+    finally:
+        go.set()
     assert live.idle().cancellations == before.cancellations + 1
 
 

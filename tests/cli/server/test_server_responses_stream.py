@@ -99,6 +99,7 @@ def test_events_of_a_text(live: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         if step < 12 and step % 2 == 0:
             until(lambda: num_read >= step // 2)
 
+    live.idle()  # else it would be others' steps that are counted
     monkeypatch.setattr(live.llm.engine, "_listeners", [wait])
     events = stream(live, body, seen)
     assert kinds(events) == [
