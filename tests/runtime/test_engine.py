@@ -161,9 +161,10 @@ def test_closing_a_stream_frees_its_pages(
 def test_an_abandoned_stream_blocks_nobody(
     fakes: SimpleNamespace, engine: Engine, program: Any
 ) -> None:
-    slowly(program)
+    turns = Turns(program, 1)
     first = engine.submit(fakes.request("hello", max_tokens=10))
     next(first)
+    turns.all()
     second = engine.submit(fakes.request("other", max_tokens=10)).result()
     assert second.outputs == fakes.alone("other", max_tokens=10).outputs
     assert list(first)[-1].outputs == fakes.alone("hello", max_tokens=10).outputs
