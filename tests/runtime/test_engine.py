@@ -48,11 +48,6 @@ def engine(fakes: SimpleNamespace, program: Any) -> Iterator[Engine]:
     engine.close()
 
 
-def slowly(program: Any, seconds: float = 0.002) -> None:
-    """Each step takes a while."""
-    program.before = lambda _: time.sleep(seconds)
-
-
 class Turns:
     """So many steps run; the next one waits for more, so that no answer ends by itself."""
 
@@ -196,7 +191,7 @@ def test_cancel_from_elsewhere_ends_the_stream(
 
 
 def test_timeouts(fakes: SimpleNamespace, engine: Engine, program: Any) -> None:
-    slowly(program, 0.005)
+    program.before = lambda _: time.sleep(0.005)  # each step takes a while
     output = engine.submit(fakes.request("hello", max_tokens=200, timeout_s=0.06)).result()
     completion = output.outputs[0]
     assert (completion.finish_reason, completion.stop_reason) == ("abort", "timeout")

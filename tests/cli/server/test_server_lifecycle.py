@@ -19,6 +19,8 @@ import pytest
 from llamba.cli.server.lifecycle import ServerLifecycle
 from llamba.errors import DeviceLostError
 
+from .conftest import until
+
 STORY = [{"role": "user", "content": "Tell me a very long story about a king and his horse."}]
 ENDLESS = {"max_tokens": 3000, "ignore_eos": True}
 REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -147,10 +149,7 @@ class Reader(threading.Thread):
             self.failure = error
 
     def wait_begun(self) -> None:
-        deadline = time.monotonic() + 120
-        while len(self.lines) < 3 and self.failure is None:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        until(lambda: len(self.lines) >= 3 or self.failure is not None, 120)
 
     def check_end(self, code: str) -> None:
         """The last event is an error in the dialect's form, then the usual end."""
@@ -191,10 +190,8 @@ def small(spawn: Callable[..., Any], models: Callable[[str], Path]) -> Callable[
 
 def wait_stopping(client: httpx.Client) -> None:
     """Until the server has heard the signal."""
-    deadline = time.monotonic() + 60
-    while (reply := client.get("/health")).status_code == 200:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: client.get("/health").status_code != 200)
+    reply = client.get("/health")
     assert (reply.status_code, reply.json()["status"]) == (503, "stopping")
 
 
@@ -206,10 +203,7 @@ def metric(client: httpx.Client, name: str) -> float:
 
 def wait_metric(client: httpx.Client, name: str, least: float) -> None:
     """Until it is that large."""
-    deadline = time.monotonic() + 120
-    while metric(client, name) < least:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: metric(client, name) >= least, 120)
 
 
 @pytest.mark.slow
@@ -459,10 +453,7 @@ def test_health_says_what_the_server_does(
         target=lambda: replies.append(server.post("/v1/completions", json=body).status_code)
     )
     waiting.start()
-    deadline = time.monotonic() + 60
-    while not server.server.lifecycle.num_requests:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: server.server.lifecycle.num_requests)
     assert not replies  # it waits for the model
     opened.set()
     waiting.join(250)

@@ -17,6 +17,8 @@ from llamba.cli.server.access_log import JsonLines
 from llamba.cli.server.running import Running
 from llamba.errors import ResourceError
 
+from .conftest import until
+
 pytestmark = pytest.mark.kernels
 LONG = "word " * 1500  # takes a while to be read
 ENDLESS = {"max_tokens": 1500, "ignore_eos": True}
@@ -33,14 +35,6 @@ def value(server: Any, name: str, **labels: str) -> float:
             if all(found.get(label) == wanted for label, wanted in labels.items()):
                 return float(match[3])
     return 0.0
-
-
-def until(check: Callable[[], Any], timeout_s: float = 60) -> Any:
-    deadline = time.monotonic() + timeout_s
-    while not (found := check()):
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.01)
-    return found
 
 
 class Client:
